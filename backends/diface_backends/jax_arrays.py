@@ -1,0 +1,115 @@
+"""JAX's arrays and tracers."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import tree_util
+
+from diface.extend import ArrayLibrary, ArraySpec
+
+__all__ = ["JAX", "JAXLibrary"]
+
+# XLA on a CPU shares memory of this alignment only, and copies other memory.
+_ALIGNMENT = 64
+_ARRAY = type(jnp.zeros(()))
+
+
+class JAXLibrary(ArrayLibrary):
+    """``jax.Array`` and everything that JAX passes for one while it traces."""
+
+    name = "jax"
+    mutable = False
+
+    def owns(self, kind: type) -> bool:
+        return issubclass(kind, jax.Array) or issubclass(kind, jax.core.Tracer)
+
+    def describe(self, x: Any) -> ArraySpec:
+        if isinstance(x, jax.core.Tracer):
+            return ArraySpec(self.name, tuple(x.shape), x.dtype.name, "traced")
+        if x.is_deleted():
+            raise RuntimeError(
+                f"jax: an argument of shape {x.shape} has been deleted or donated. Pass an array that still exists."
+            )
+        devices = x.devices()
+        device = str(next(iter(devices))) if len(devices) == 1 else str(x.sharding)
+        return ArraySpec(self.name, tuple(x.shape), x.dtype.name, device)
+
+    def matcher(self, spec: ArraySpec, x: Any) -> Callable[[Any], bool]:
+        if type(x) is not _ARRAY:
+            return lambda other: self.owns(type(other)) and self.describe(other) == spec
+        aval, sharding = x.aval, x.sharding
+        shape, dtype = x.shape, x.dtype
+
+        def matches(other: Any) -> bool:
+            if type(other) is not _ARRAY:
+                return False
+            if other.aval is not aval and not (other.shape == shape and other.dtype == dtype):
+                return False
+            return other.sharding is sharding or other.sharding == sharding
+
+        return matches
+
+    def is_traced(self, x: Any) -> bool:
+        return isinstance(x, jax.core.Tracer)
+
+    def is_inexact(self, x: Any) -> bool:
+        return bool(jnp.issubdtype(x.dtype, jnp.inexact))
+
+    def namespace(self, x: Any) -> Any:
+        return jnp
+
+    def to_numpy(self, x: Any) -> np.ndarray[Any, Any] | None:
+        if next(iter(x.devices())).platform != "cpu":
+            return None
+        return np.asarray(x)
+
+    def from_numpy(self, x: np.ndarray[Any, Any]) -> tuple[Any, bool]:
+        if shareable(x):
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                return jnp.from_dlpack(x), True
+        # A copy of our own first: JAX may read the memory after it has returned.
+        return jnp.asarray(np.array(x)), False
+
+    def to_dlpack(self, x: Any) -> Any:
+        return x
+
+    def from_dlpack(self, x: Any) -> Any:
+        return jnp.from_dlpack(x)
+
+    def copy(self, x: Any) -> Any:
+        return jnp.array(x)
+
+    def eye(self, n: int, like: Any) -> Any:
+        return jnp.eye(n, dtype=like.dtype)
+
+    def open_node(self, node: Any) -> tuple[Callable[[Any], Any], Callable[[Any, Any], Any]] | None:
+        if tree_util.default_registry.flatten_one_level(node) is None:
+            return None
+        return _open_node, _close_node
+
+
+def _open_node(node: Any) -> tuple[list[Any], Any, Any]:
+    children, spec = tree_util.tree_flatten(node, is_leaf=lambda part: part is not node)
+    return children, spec, spec
+
+
+def _close_node(spec: Any, children: Any) -> Any:
+    return spec.unflatten(children)
+
+
+def shareable(x: np.ndarray[Any, Any]) -> bool:
+    """Whether JAX can use the memory of ``x`` as it is."""
+    return bool(
+        x.flags.c_contiguous and x.flags.writeable and x.size
+        and x.ctypes.data % _ALIGNMENT == 0 and x.dtype.kind in "fiucb"
+    )
+
+
+JAX = JAXLibrary()

@@ -1,0 +1,1 @@
+"""How operators are derived from what an engine provides."""

@@ -1,0 +1,244 @@
+"""What an engine must provide: the protocols ``ArrayLibrary`` and ``Guest`` (public in ``diface.extend``).
+
+An *array library* knows how arrays of one library look and cross. A *guest* differentiates
+functions of tuples of arrays. Everything else (pytrees, operators, preparation, errors) is derived
+from these in core, once for all engines.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from diface._specs import Backend
+
+__all__ = ["ArrayLibrary", "ArraySpec", "Arrays", "Function", "Guest", "Pullback", "Results"]
+
+Array = Any
+Arrays = tuple[Array, ...]
+Function = Callable[..., tuple[Arrays, Arrays]]
+"""``function(*xs) -> (ys, aux)``: tuples of arrays; ``aux`` is carried along undifferentiated."""
+Pullback = Callable[[Arrays], Arrays]
+Results = tuple[Arrays, Arrays, Arrays]
+Scope = Callable[[], contextlib.AbstractContextManager[Any]]
+
+
+class ArraySpec(NamedTuple):
+    """What a preparation depends on, for one array: hashable, comparable, printable."""
+
+    library: str
+    shape: tuple[int, ...]
+    dtype: str
+    device: str
+
+    def __str__(self) -> str:
+        shape = ", ".join(map(str, self.shape))
+        return f"{self.library} {self.dtype}[{shape}] on {self.device}"
+
+
+class ArrayLibrary(ABC):
+    """The arrays of one library: how to recognise, describe, import and export them."""
+
+    name: str
+    mutable: bool
+    """Whether arrays of this library can be written into."""
+    untraced_numbers: bool = False
+    """Whether an array that is being followed turns into a Python number without an error."""
+    protects: bool = False
+    """Whether ``protect`` gives an alias that refuses to be written into."""
+    detects_writes: bool = False
+    """Whether ``version`` tells that an array has been written into."""
+
+    @abstractmethod
+    def owns(self, kind: type) -> bool:
+        """Whether objects of type ``kind`` are arrays (or tracers) of this library."""
+
+    @abstractmethod
+    def describe(self, x: Array) -> ArraySpec:
+        """The specification of ``x``; also for a tracer."""
+
+    @abstractmethod
+    def matcher(self, spec: ArraySpec, x: Array) -> Callable[[Array], bool]:
+        """A fast predicate: is an object an array with the specification ``spec`` of ``x``?"""
+
+    def is_traced(self, x: Array) -> bool:
+        """Whether ``x`` stands for an unknown value, or is followed by an engine just now."""
+        return False
+
+    @abstractmethod
+    def namespace(self, x: Array) -> Any:
+        """The module of functions to compute on ``x`` with (array API names)."""
+
+    @abstractmethod
+    def is_inexact(self, x: Array) -> bool:
+        """Whether ``x`` is real or complex floating point, and so can be differentiated."""
+
+    @abstractmethod
+    def to_numpy(self, x: Array) -> np.ndarray[Any, Any] | None:
+        """A NumPy view of ``x`` that shares its memory, or ``None`` where there is none."""
+
+    @abstractmethod
+    def from_numpy(self, x: np.ndarray[Any, Any]) -> tuple[Array, bool]:
+        """``x`` as an array of this library, and whether it shares the memory of ``x``."""
+
+    @abstractmethod
+    def to_dlpack(self, x: Array) -> Any:
+        """An object with ``__dlpack__`` that shares the memory of ``x`` and is safe to export."""
+
+    @abstractmethod
+    def from_dlpack(self, x: Any) -> Array:
+        """An array of this library that shares the memory of the DLPack exporter ``x``."""
+
+    @abstractmethod
+    def copy(self, x: Array) -> Array:
+        """A copy of ``x`` in memory of its own."""
+
+    def protect(self, x: Array) -> Array:
+        """An alias of ``x`` that refuses to be written into; ``x`` itself if there is no such thing."""
+        return x
+
+    def version(self, x: Array) -> int:
+        """A number that changes when ``x`` is written into."""
+        return 0
+
+    def writable(self, x: Array, *, fresh: bool) -> Array:
+        """``x`` as a caller may keep it; ``fresh`` says that nobody else holds its memory."""
+        return x
+
+    def eye(self, n: int, like: Array) -> Array:
+        """The identity matrix of size ``n`` with the dtype and device of ``like``."""
+        return self.namespace(like).eye(n, dtype=like.dtype)
+
+    def join(self, parts: Sequence[Array]) -> Array:
+        """The arrays one after the other along axis 0."""
+        return self.namespace(parts[0]).concatenate(parts)
+
+    def scalar(self, value: complex, like: Array) -> Array:
+        """A 0-d array with the dtype and device of ``like``."""
+        xp = self.namespace(like)
+        return xp.asarray(value, dtype=like.dtype)
+
+    def open_node(self, node: Any) -> tuple[Callable[[Any], Any], Callable[[Any, Any], Any]] | None:
+        """How to open a pytree node that this engine knows, and only it may know.
+
+        Returns:
+            ``None`` if ``node`` is a leaf for this engine; else ``(open, close)`` with
+            ``open(node) -> (children, key, rebuild)`` and ``close(rebuild, children) -> node``.
+            Nodes with equal keys have the same structure; ``rebuild`` must hold no arrays.
+        """
+        return None
+
+
+class Guest(ABC):
+    """An engine in the part of differentiating functions written in its own arrays.
+
+    ``function`` is always ``function(*xs) -> (ys, aux)`` on tuples of the engine's arrays. All of
+    ``xs`` and ``ys`` are real or complex floating-point arrays; constants are closed over.
+
+    Pullbacks are the adjoint with respect to the real inner product ``Re⟨a, b⟩``: for a real
+    function of a complex argument the pullback of 1 is the direction of steepest ascent.
+    """
+
+    name: str
+    library: ArrayLibrary | None
+    """The engine's arrays; ``None``: the function is called with the caller's own."""
+    modes: frozenset[str]
+    vectorized: bool = False
+    """Whether the batched forms are one call instead of a loop."""
+    nests: bool = False
+    """Whether functions made of this guest's derivatives can be differentiated by it again."""
+    numeric: bool = False
+    """Whether derivatives come from values alone."""
+    once: bool = True
+    """Whether a value-and-pullback runs the function exactly once."""
+
+    def __init__(self, backend: Backend) -> None:
+        self.backend = backend
+
+    def devices(self) -> tuple[str, ...]:
+        """The devices that the engine can use on this machine."""
+        return ("cpu",)
+
+    def scope(self, specs: Sequence[ArraySpec]) -> Scope | None:
+        """A context to enter around everything done with arguments of these specifications."""
+        return None
+
+    def admit(self, x: Array, source: ArrayLibrary, target: ArrayLibrary) -> Array:
+        """An argument ``x`` of another library, as this engine wants it."""
+        from diface._exchange import convert  # not at the top: that module is built on this one
+
+        return convert(x, source, target)
+
+    def release(self, x: Array, result: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """A NumPy view ``result`` of an output ``x``, made such that the caller may write into it."""
+        return result if result.flags.writeable else np.array(result)
+
+    def output_sizes(self, function: Function, xs: Arrays) -> int | None:
+        """How many numbers ``function(*xs)`` returns, found without running it; ``None``: unknown."""
+        return None
+
+    def compile(self, run: Callable[..., Any]) -> Callable[..., Any]:
+        """``run(*arrays) -> (nested tuples of arrays, structure)``, made fast for repeated calls.
+
+        ``structure`` is static: it must be returned as it was when ``run`` was traced.
+        """
+        return run
+
+    @abstractmethod
+    def value_and_pushforward(self, function: Function, xs: Arrays, txs: Arrays) -> Results:
+        """``(ys, aux, tys)`` with ``tys = J txs``."""
+
+    @abstractmethod
+    def value_and_pullback(self, function: Function, xs: Arrays) -> tuple[Arrays, Arrays, Pullback]:
+        """``(ys, aux, pull)`` with ``pull(cotangents) = Jᵀ cotangents``, callable any number of times."""
+
+    def value_and_gradient(self, function: Function, xs: Arrays, seed: Callable[[Arrays], Arrays]) -> Results:
+        """``(ys, aux, pull(seed(ys)))``: the pullback is used once, which some engines do faster."""
+        ys, aux, pull = self.value_and_pullback(function, xs)
+        return ys, aux, pull(seed(ys))
+
+    def value_and_batched_pushforward(self, function: Function, xs: Arrays, txs: Arrays, size: int) -> Results:
+        """As ``value_and_pushforward``, each tangent with a leading axis of length ``size``."""
+        raise NotImplementedError(f"{self.name} declares no batched pushforward")
+
+    def batched_pullback(self, pull: Pullback, cotangents: Arrays, size: int) -> Arrays:
+        """``pull`` of each of ``size`` cotangents along a leading axis."""
+        raise NotImplementedError(f"{self.name} declares no batched pullback")
+
+    def value_and_linear_map(self, function: Function, xs: Arrays) -> tuple[Arrays, Arrays, Pullback]:
+        """``(ys, aux, push)`` with ``push(tangents) = J tangents``."""
+        ys, aux = function(*xs)
+
+        def push(txs: Arrays) -> Arrays:
+            return self.value_and_pushforward(function, xs, txs)[2]
+
+        return ys, aux, push
+
+    def call_linear(self, linear: Pullback, vectors: Arrays) -> Arrays:
+        """``linear(vectors)`` for a map that came out of a compiled run."""
+        return linear(vectors)
+
+    def value_gradient_and_batched_hvp(
+        self, function: Function, xs: Arrays, txs: Arrays, size: int, seed: Callable[[Arrays], Arrays]
+    ) -> tuple[Arrays, Arrays, Arrays, Arrays]:
+        """``(ys, aux, gs, Hts)`` of a scalar function; only of a numeric guest."""
+        raise NotImplementedError(f"{self.name} declares no second order of its own")
+
+    def value_and_two_pushforwards(
+        self, function: Function, xs: Arrays, txs: Arrays
+    ) -> tuple[Arrays, Arrays, Arrays, Arrays]:
+        """``(ys, aux, J t, d²f[t, t])``; only of a numeric guest."""
+        raise NotImplementedError(f"{self.name} declares no second order of its own")
+
+    def explain_failure(self, error: BaseException) -> str | None:
+        """A hint for the user when ``error`` came out of a run, or ``None``."""
+        return None
+
+    def is_write_error(self, error: BaseException) -> bool:
+        """Whether ``error`` says that the function tried to write into a protected input."""
+        return isinstance(error, ValueError) and "read-only" in str(error)

@@ -1,0 +1,31 @@
+"""What the author of an engine needs: see ``tests/toy_engine.py`` for a whole one on a page.
+
+An engine is a module with a subclass of :class:`Guest` (and of :class:`ArrayLibrary`, if it has
+arrays of its own), named in the entry-point group ``diface.backends`` (``diface.arrays``). The class
+has an attribute ``specification``: the :class:`diface.Backend` dataclass that describes it.
+"""
+
+from __future__ import annotations
+
+from diface._engine import ArrayLibrary, Arrays, ArraySpec, Function, Guest, Pullback, Results
+from diface._exchange import NUMPY, Crossing, convert, ledger, library_of
+from diface._preparation import cache_clear, cache_info
+from diface._specs import Backend
+
+__all__ = [
+    "NUMPY",
+    "ArrayLibrary",
+    "ArraySpec",
+    "Arrays",
+    "Backend",
+    "Crossing",
+    "Function",
+    "Guest",
+    "Pullback",
+    "Results",
+    "cache_clear",
+    "cache_info",
+    "convert",
+    "ledger",
+    "library_of",
+]
