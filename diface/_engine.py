@@ -78,6 +78,10 @@ class ArrayLibrary(ABC):
     def is_inexact(self, x: Array) -> bool:
         """Whether ``x`` is real or complex floating point, and so can be differentiated."""
 
+    def is_complex(self, x: Array) -> bool:
+        """Whether ``x`` has a complex dtype."""
+        return "complex" in str(x.dtype)
+
     @abstractmethod
     def to_numpy(self, x: Array) -> np.ndarray[Any, Any] | None:
         """A NumPy view of ``x`` that shares its memory, or ``None`` where there is none."""
@@ -113,6 +117,10 @@ class ArrayLibrary(ABC):
     def eye(self, n: int, like: Array) -> Array:
         """The identity matrix of size ``n`` with the dtype and device of ``like``."""
         return self.namespace(like).eye(n, dtype=like.dtype)
+
+    def ones_like(self, x: Array) -> Array:
+        """An array of ones like ``x``."""
+        return self.namespace(x).ones_like(x)
 
     def join(self, parts: Sequence[Array]) -> Array:
         """The arrays one after the other along axis 0."""
@@ -168,6 +176,10 @@ class Guest(ABC):
         """A context to enter around everything done with arguments of these specifications."""
         return None
 
+    def adopt(self, f: Callable[..., Any]) -> Callable[..., Any]:
+        """The user's function as this engine wants to run it (compiled, say)."""
+        return f
+
     def admit(self, x: Array, source: ArrayLibrary, target: ArrayLibrary) -> Array:
         """An argument ``x`` of another library, as this engine wants it."""
         from diface._exchange import convert  # not at the top: that module is built on this one
@@ -201,6 +213,16 @@ class Guest(ABC):
         """``(ys, aux, pull(seed(ys)))``: the pullback is used once, which some engines do faster."""
         ys, aux, pull = self.value_and_pullback(function, xs)
         return ys, aux, pull(seed(ys))
+
+    def direct_gradient(self, f: Callable[..., Array], count: int) -> Callable[..., Any] | None:
+        """A shortcut for the commonest call, where Python's own overhead would be felt.
+
+        Returns:
+            A function of ``count`` bare arrays, all to be differentiated, that gives ``(y, *gs)`` for
+            a bare real 0-d ``y``, or ``None`` wherever anything is out of the ordinary: then the
+            general way is taken from the start. ``None`` if the engine has no such shortcut.
+        """
+        return None
 
     def value_and_batched_pushforward(self, function: Function, xs: Arrays, txs: Arrays, size: int) -> Results:
         """As ``value_and_pushforward``, each tangent with a leading axis of length ``size``."""

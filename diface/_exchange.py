@@ -44,6 +44,9 @@ class NumpyLibrary(ArrayLibrary):
     def is_inexact(self, x: Array) -> bool:
         return _inexact(x.dtype)
 
+    def is_complex(self, x: Array) -> bool:
+        return bool(x.dtype.kind == "c")
+
     def to_numpy(self, x: Array) -> np.ndarray[Any, Any]:
         return np.asarray(x)
 
@@ -105,6 +108,9 @@ class PythonLibrary(NumpyScalarLibrary):
 
     def is_inexact(self, x: Array) -> bool:
         return isinstance(x, (float, complex))
+
+    def is_complex(self, x: Array) -> bool:
+        return isinstance(x, complex)
 
     def from_numpy(self, x: np.ndarray[Any, Any]) -> tuple[Array, bool]:
         return (x.item(), False) if x.ndim == 0 else (x, True)
@@ -233,6 +239,23 @@ def array_namespace(*xs: object) -> Any:
         came = ", ".join(type(x).__name__ for x in xs) or "nothing"
         raise TypeError(f"array_namespace: no array among the arguments ({came}). Pass at least one array.")
     return namespace
+
+
+class _Memory:
+    """The memory of an array as NumPy's array interface describes it, writable."""
+
+    def __init__(self, x: np.ndarray[Any, Any]) -> None:
+        self.owner = x
+        interface = dict(x.__array_interface__)
+        interface["data"] = (interface["data"][0], False)
+        self.__array_interface__ = interface
+
+
+def writable_alias(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """A writable array on the memory of a read-only one: for whoever knows that nothing is harmed."""
+    if x.dtype.kind == "V":  # ml_dtypes: the interface knows them as raw bytes
+        return np.asarray(_Memory(x.view(f"u{x.dtype.itemsize}"))).view(x.dtype)
+    return np.asarray(_Memory(x))
 
 
 class Crossing(NamedTuple):

@@ -286,6 +286,15 @@ class Preparation:
             PreparationMismatchError: The arguments are of another kind, and
                 ``on_mismatch="prepare"`` was not asked for.
         """
+        task = self._task
+        if (
+            task.direct is not None and len(args) == 1
+            and tangent is _MISSING and cotangent is _MISSING and task.layout.matchers[0](args[0])
+        ):
+            result = task.direct(args[0])
+            if result is not None:
+                return result if task.with_value else result[1]
+            return task(list(args), [])
         vector = cotangent if tangent is _MISSING else tangent
         if vector is not _MISSING or self._direction is not None:
             self._check_keyword(tangent, cotangent)

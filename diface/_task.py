@@ -110,6 +110,7 @@ class Task:
         self.label = f"{operator.name}({backend.name})"
         self.batch = direction.size if direction is not None else None
         self.guest: Guest = guest_of(backend)
+        self._f = self.guest.adopt(f)
         self.argnums = _normal_argnums(options.argnums, layout.spec.num_children, self.label)
         self.active, self._trees = self._find_active()
         self.active_specs = tuple(layout.specs[i] for i in self.active)
@@ -134,6 +135,8 @@ class Task:
         self._own_copies = False
         self._known_writes = not self.library.detects_writes
         self._plain = self._is_plain()
+        self.direct = self._shortcut()
+        self.with_value = len(operator.parts) == 2
 
     # ---- the arguments, looked at once ------------------------------------------------------
 
@@ -224,12 +227,20 @@ class Task:
             and (len(self.active) == len(self.layout.specs) or not self.library.detects_writes)
         )
 
+    def _shortcut(self) -> Callable[[Any], Any] | None:
+        """The engine's own shortcut to ``(y, g)``, where this task is of the kind it is made for."""
+        if not self._plain or self.operator.build != "gradient" or not self.calculus.reverse:
+            return None
+        if len(self.active) != 1 or len(self.layout.specs) != 1 or self._scope is not None:
+            return None
+        return self.guest.direct_gradient(self._f, 1)
+
     # ---- for the builders -------------------------------------------------------------------
 
     def run_of(self, arrays: Sequence[Array]) -> Run:
         layout = self.layout
         return Run(
-            self.f, layout, self.active, arrays[: len(layout.specs)], self.library, self.options.has_aux, self.label
+            self._f, layout, self.active, arrays[: len(layout.specs)], self.library, self.options.has_aux, self.label
         )
 
     def active_of(self, arrays: Sequence[Array]) -> Arrays:
@@ -242,11 +253,11 @@ class Task:
         return match_cotangents(self, self.direction_of(arrays), ys, call)
 
     def ones(self, xs: Arrays) -> Arrays:
-        return tuple(self.library.namespace(x).ones_like(x) for x in xs)
+        return tuple(self.library.ones_like(x) for x in xs)
 
     def seed(self, ys: Arrays) -> Arrays:
-        require_scalar(ys, self.label)
-        return (self.library.namespace(ys[0]).ones_like(ys[0]),)
+        require_scalar(ys, self.library, self.label)
+        return (self.library.ones_like(ys[0]),)
 
     def prefers_forward(self, call: Run, xs: Arrays) -> bool:
         """Forward mode where it takes fewer sweeps, or where only it will do."""
@@ -255,10 +266,12 @@ class Task:
             return calculus.forward
         if any(calculus.is_complex(x) for x in xs):
             return True
-        shapes = self.guest.output_sizes(call, xs)
-        if shapes is None:
-            return False
-        return shapes >= sum(math.prod(x.shape) for x in xs)
+        size = self.guest.output_sizes(call, xs)
+        return size is not None and self.is_tall(size, xs)
+
+    def is_tall(self, size: int, xs: Arrays) -> bool:
+        """Whether a Jacobian with ``size`` rows has more rows than columns, so that forward mode is cheaper."""
+        return self.calculus.forward and size > sum(math.prod(x.shape) for x in xs)
 
     def refuse_complex_hessian(self, xs: Arrays) -> None:
         for x in xs:
@@ -273,11 +286,15 @@ class Task:
     def __call__(self, arrays: list[Any], vectors: list[Any]) -> Any:
         """The operator's result for arrays with this layout, and the vectors of its direction."""
         if self._plain and not vectors:
-            if self._scope is None:
-                (ys, _, *outs), structure = self._execute(arrays)
-            else:
-                with self._scope():
-                    (ys, _, *outs), structure = self._execute(arrays)
+            try:
+                if self._scope is None:
+                    (ys, _, *outs), structure = self._run(*arrays)
+                else:
+                    with self._scope():
+                        (ys, _, *outs), structure = self._run(*arrays)
+            except Exception as error:
+                self._annotate(error)
+                raise
             if structure is SINGLE:
                 results = [ys[0] if i < 0 else outs[i][0] for _, i in self.operator.parts]
                 return results[0] if len(results) == 1 else tuple(results)
@@ -322,7 +339,7 @@ class Task:
             if not own and library.protects and self.guest.is_write_error(error):
                 # The function writes into its input: from now on it gets copies of its own.
                 self._own_copies = True
-                return self._run(*[library.copy(x) if library_of(x) is library else x for x in arrays])
+                return self._run(*[x if library_of(x) is PYTHON else library.copy(x) for x in arrays])
             self._annotate(error)
             raise
 
@@ -410,9 +427,7 @@ class Task:
 
     def _export(self, x: Any, target: ArrayLibrary, arrays: list[Any]) -> Any:
         if target is self.library:
-            if self.library.protects and not x.flags.writeable:
-                return np.array(x)
-            return x
+            return self.library.writable(x, fresh=False)
         result = convert(x, self.library, target)
         if isinstance(result, np.ndarray):
             shared = any(isinstance(a, np.ndarray) and np.may_share_memory(a, result) for a in arrays)

@@ -8,7 +8,7 @@ has an attribute ``specification``: the :class:`diface.Backend` dataclass that d
 from __future__ import annotations
 
 from diface._engine import ArrayLibrary, Arrays, ArraySpec, Function, Guest, Pullback, Results
-from diface._exchange import NUMPY, Crossing, convert, ledger, library_of
+from diface._exchange import NUMPY, Crossing, NumpyLibrary, convert, ledger, library_of, writable_alias
 from diface._preparation import cache_clear, cache_info
 from diface._specs import Backend
 
@@ -21,6 +21,7 @@ __all__ = [
     "Crossing",
     "Function",
     "Guest",
+    "NumpyLibrary",
     "Pullback",
     "Results",
     "cache_clear",
@@ -28,4 +29,5 @@ __all__ = [
     "convert",
     "ledger",
     "library_of",
+    "writable_alias",
 ]

@@ -14,7 +14,7 @@ from jax.tree_util import Partial
 
 from diface import AutoJAX
 from diface.errors import PerformanceWarning
-from diface.extend import ArrayLibrary, Arrays, ArraySpec, Function, Guest, Pullback, Results, convert
+from diface.extend import ArrayLibrary, Arrays, ArraySpec, Function, Guest, Pullback, Results, convert, writable_alias
 from diface_backends.jax_arrays import JAX, shareable
 
 __all__ = ["JAXGuest"]
@@ -133,17 +133,7 @@ def _writable_view(x: Any, result: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]
     """
     if result.nbytes <= _SMALL or not x.is_fully_addressable:
         return np.array(result)
-    return np.asarray(_Memory(x, result))
-
-
-class _Memory:
-    """Keeps a JAX array alive while NumPy uses its memory."""
-
-    def __init__(self, x: Any, result: np.ndarray[Any, Any]) -> None:
-        self.owner = x
-        interface = dict(result.__array_interface__)
-        interface["data"] = (interface["data"][0], False)
-        self.__array_interface__ = interface
+    return writable_alias(result)
 
 
 class _Compiled:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from diface import _pytree
-from diface._engine import Array, Arrays, Function
+from diface._engine import Array, ArrayLibrary, Arrays, Function, Pullback
 from diface._functions import SINGLE, Run
 from diface.errors import ArgumentMismatchError, NotDifferentiableError, NotScalarError, UnsupportedError
 
@@ -110,20 +110,18 @@ def jacobian(task: Task) -> Callable[..., Any]:
 
     def run(*arrays: Array) -> Any:
         call, xs = task.run_of(arrays), task.active_of(arrays)
-        if task.prefers_forward(call, xs):
+        matrix: list[list[Array]] | None = None
+        if not task.prefers_forward(call, xs):
+            ys, carried, pull = calculus.pullback(call, xs)
+            # Only now do some engines know how many rows there are.
+            complex_ys = calculus.forward and any(calculus.is_complex(y) for y in ys)
+            if not complex_ys and not task.is_tall(sum(math.prod(y.shape) for y in ys), xs):
+                matrix = _by_rows(task, xs, ys, pull)
+        if matrix is None:
             ys, carried, columns = calculus.columns(call, xs)
-            _require_all(task, call)
             matrix = [[_from_columns(task, x, y, turns, k) for x, turns in zip(xs, columns, strict=True)]
                       for k, y in enumerate(ys)]
-        else:
-            ys, carried, pull = calculus.pullback(call, xs)
-            _require_all(task, call)
-            if any(calculus.is_complex(v) for v in (*xs, *ys)):
-                _refuse_complex(task, xs, ys)
-            rows = calculus.rows(pull, ys)
-            xp = task.library.namespace
-            matrix = [[xp(r).reshape(r, (*y.shape, *x.shape)) for x, r in zip(xs, row, strict=True)]
-                      for y, row in zip(ys, rows, strict=True)]
+        _require_all(task, call)
         return (ys, carried, tuple(map(tuple, matrix))), call.structure
 
     return run
@@ -145,11 +143,17 @@ def _from_columns(task: Task, x: Array, y: Array, turns: list[Arrays], k: int) -
     return xp.reshape(block, (*y.shape, *x.shape))
 
 
-def _refuse_complex(task: Task, xs: Arrays, ys: Arrays) -> None:
-    raise UnsupportedError(
-        f"{task.label}: a jacobian with complex numbers is taken in forward mode; this backend is held to "
-        "reverse mode. Drop mode='reverse', or use diface.pullback."
-    )
+def _by_rows(task: Task, xs: Arrays, ys: Arrays, pull: Pullback) -> list[list[Array]]:
+    if any(task.calculus.is_complex(v) for v in (*xs, *ys)):
+        raise UnsupportedError(
+            f"{task.label}: a jacobian with complex numbers is taken in forward mode; this backend is held to "
+            "reverse mode. Drop mode='reverse', or use diface.pullback."
+        )
+    xp = task.library.namespace
+    return [
+        [xp(r).reshape(r, (*y.shape, *x.shape)) for x, r in zip(xs, row, strict=True)]
+        for y, row in zip(ys, task.calculus.rows(pull, ys), strict=True)
+    ]
 
 
 def _require_all(task: Task, call: Run) -> None:
@@ -281,10 +285,12 @@ BUILDERS: dict[str, Build] = {
 # ---- checks shared by the builders ---------------------------------------------------------
 
 
-def require_scalar(ys: Arrays, label: str) -> None:
+def require_scalar(ys: Arrays, library: ArrayLibrary, label: str) -> None:
     """Raises unless ``ys`` is one real number."""
-    if len(ys) == 1 and math.prod(ys[0].shape) == 1 and "complex" not in str(ys[0].dtype):
-        return
+    if len(ys) == 1:
+        shape = ys[0].shape
+        if (len(shape) == 0 or math.prod(shape) == 1) and not library.is_complex(ys[0]):
+            return
     if not ys:
         came, advice = "no floating-point number", "Return a float."
     elif len(ys) > 1:

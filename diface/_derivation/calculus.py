@@ -77,7 +77,7 @@ class Calculus:
         return xp.sum(a * b, -1)
 
     def is_complex(self, x: Array) -> bool:
-        return "complex" in str(x.dtype)
+        return self.library.is_complex(x)
 
     # ---- forward ---------------------------------------------------------------------------
 
