@@ -35,8 +35,16 @@ class NumpyLibrary(ArrayLibrary):
         return ArraySpec(self.name, x.shape, x.dtype.name, "cpu")
 
     def matcher(self, spec: ArraySpec, x: Array) -> Callable[[Array], bool]:
-        kind, shape, dtype = type(x), x.shape, x.dtype
-        return lambda other: type(other) is kind and other.shape == shape and other.dtype == dtype
+        kind, shape, dtype = type(x), x.shape, x.dtype.newbyteorder("=")
+
+        def matches(other: Array) -> bool:
+            return (
+                type(other) is kind
+                and other.shape == shape
+                and (other.dtype == dtype or other.dtype.newbyteorder("=") == dtype)
+            )
+
+        return matches
 
     def namespace(self, x: Array) -> Any:
         return np
@@ -48,7 +56,9 @@ class NumpyLibrary(ArrayLibrary):
         return bool(x.dtype.kind == "c")
 
     def to_numpy(self, x: Array) -> np.ndarray[Any, Any]:
-        return np.asarray(x)
+        array = np.asarray(x)
+        # No other library knows the other byte order, and some read it as it stands, wrongly.
+        return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
 
     def from_numpy(self, x: np.ndarray[Any, Any]) -> tuple[Array, bool]:
         return x, True
@@ -300,6 +310,7 @@ def convert(x: Array, source: ArrayLibrary, target: ArrayLibrary) -> Array:
     view = source.to_numpy(x)
     if view is not None:
         result, shared = target.from_numpy(view)
+        shared = shared and (view is x or not isinstance(x, np.ndarray) or np.may_share_memory(view, x))
     else:
         result, shared = target.from_dlpack(source.to_dlpack(x)), True
     if _ledgers.open:

@@ -15,10 +15,11 @@ from typing import Any, Generic, Literal, TypeVar
 from diface import _pytree
 from diface._exchange import library_of
 from diface._functions import Layout, layout_of
-from diface._derivation.table import OPERATORS, Operator
+from diface._derivation.table import OPERATORS, VALUE, Operator
 from diface._registry import backend_of
 from diface._specs import Backend
 from diface._task import Direction, Options, Task
+from diface._verification import verify as check_derivative
 from diface.errors import ArgumentMismatchError, PreparationMismatchError
 
 __all__ = ["Preparation", "apply", "cache_clear", "cache_info", "prepare"]
@@ -224,7 +225,7 @@ def apply(
     batched: bool = False,
 ) -> Any:
     """What every public operator does with its arguments."""
-    operator = OPERATORS[name]
+    operator = VALUE if name == "value" else OPERATORS[name]
     spec = backend_of(backend)
     label = f"{name}({spec.name})"
     if prep is not None:
@@ -453,9 +454,12 @@ def prepare(
     vector = cotangent if chosen.direction == "cotangent" else tangent
     options = _options(chosen, argnums, has_aux, batched, label)
     preparation = Preparation(_Call(chosen, f, spec, args, options, vector), on_mismatch)
-    preparation._apply(args, vector)  # compiles, and finds what f cannot do, now rather than later
+    result = preparation._apply(args, vector)  # compiles, and finds what f cannot do, now rather than later
     if verify:
-        from diface._verification import verify as check
 
-        check(preparation, args)
+        def other(name: str, args: tuple[Any, ...], tangent: Any = _MISSING, cotangent: Any = _MISSING) -> Any:
+            vector = cotangent if tangent is _MISSING else tangent
+            return apply(name, f, spec, args, argnums, has_aux, None, vector)
+
+        check_derivative(preparation._task, args, other, result)
     return preparation

@@ -68,9 +68,9 @@ class TorchLibrary(ArrayLibrary):
 
     def from_numpy(self, x: np.ndarray[Any, Any]) -> tuple[torch.Tensor, bool]:
         shared = True
-        if any(stride < 0 for stride in x.strides) or not x.dtype.isnative:
+        if any(stride < 0 for stride in x.strides):
             # torch knows no negative strides (its DLPack import aborts the process on them).
-            x, shared = np.array(x, dtype=x.dtype.newbyteorder("="), order="C"), False
+            x, shared = np.array(x, order="C"), False
         if not x.flags.writeable:
             x = writable_alias(x)
         if x.dtype.name == "bfloat16":

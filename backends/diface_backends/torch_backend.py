@@ -7,6 +7,8 @@ nested use ``torch.func``, whose transformations compose.
 from __future__ import annotations
 
 import contextlib
+import functools
+import importlib
 import threading
 import warnings
 from collections.abc import Callable, Iterator
@@ -115,11 +117,13 @@ class TorchGuest(Guest):
     # ---- forward ---------------------------------------------------------------------------
 
     def value_and_pushforward(self, function: Function, xs: Arrays, txs: Arrays) -> Results:
+        _load_forward_rules()
         with _recording():
             ys, tys, aux = torch.func.jvp(_on_copies(function), _seen(xs), txs, has_aux=True)
         return ys, aux, tys
 
     def value_and_batched_pushforward(self, function: Function, xs: Arrays, txs: Arrays, size: int) -> Results:
+        _load_forward_rules()
         xs = _seen(xs)
         counts = [0, 0]
 
@@ -164,6 +168,17 @@ class _FunctionalPullback:
 
     def like(self, cotangents: Arrays) -> Arrays:
         return self._pull(tuple(torch.zeros(c.shape[1:], dtype=c.dtype, device=c.device) for c in cotangents))
+
+
+@functools.cache
+def _load_forward_rules() -> None:
+    """Loads what ``torch.func.jvp`` loads on first use, without its warning.
+
+    PyTorch 2.13 scripts these rules by ``torch.jit.script``, which it deprecates itself: pytorch#103505.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        importlib.import_module("torch._decomp.decompositions_for_jvp")
 
 
 def _is_nested(xs: Arrays) -> bool:

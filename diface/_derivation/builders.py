@@ -23,6 +23,14 @@ __all__ = ["BUILDERS", "Build"]
 Build = Callable[["Task"], Callable[..., Any]]
 
 
+def value(task: Task) -> Callable[..., Any]:
+    def run(*arrays: Array) -> Any:
+        call = task.run_of(arrays)
+        return call(*task.active_of(arrays)), call.structure
+
+    return run
+
+
 def gradient(task: Task) -> Callable[..., Any]:
     calculus, seed = task.calculus, task.seed
 
@@ -269,6 +277,7 @@ def second_derivative(task: Task) -> Callable[..., Any]:
 
 
 BUILDERS: dict[str, Build] = {
+    "value": value,
     "gradient": gradient,
     "derivative": derivative,
     "pushforward": pushforward,

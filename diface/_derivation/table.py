@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
-__all__ = ["OPERATORS", "Operator"]
+__all__ = ["OPERATORS", "VALUE", "Operator"]
 
 
 class Operator(NamedTuple):
@@ -31,6 +31,9 @@ class Operator(NamedTuple):
 
 
 _Y = ("y", -1)
+
+VALUE = Operator("value", "value", None, (_Y,))
+"""The function itself, run as the engine runs it; not public."""
 
 OPERATORS: dict[str, Operator] = {
     operator.name: operator
