@@ -174,7 +174,8 @@ class _FunctionalPullback:
 def _load_forward_rules() -> None:
     """Loads what ``torch.func.jvp`` loads on first use, without its warning.
 
-    PyTorch 2.13 scripts these rules by ``torch.jit.script``, which it deprecates itself: pytorch#103505.
+    PyTorch 2.13 scripts these rules by ``torch.jit.script`` (pytorch/pytorch#84581), which it has come
+    to deprecate; a caller with warnings as errors could not use forward mode at all.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
