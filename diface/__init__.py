@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from diface import errors
+from diface._differentiate_with import DifferentiateWith, differentiate_with
 from diface._exchange import array_namespace
 from diface._operators import (
     derivative,
@@ -67,6 +68,9 @@ __all__ = [
     "value_and_pushforward_function",
     "value_derivative_and_second_derivative",
     "value_gradient_and_hessian",
+    # mixing engines
+    "DifferentiateWith",
+    "differentiate_with",
     # preparation
     "Preparation",
     "prepare",

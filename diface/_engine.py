@@ -15,15 +15,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 if TYPE_CHECKING:
+    from diface._algebra import ForeignFunction
     from diface._specs import Backend
 
-__all__ = ["ArrayLibrary", "ArraySpec", "Arrays", "Function", "Guest", "Pullback", "Results"]
+__all__ = ["ArrayLibrary", "ArraySpec", "Arrays", "Function", "Guest", "Host", "PullbackMap", "Results"]
 
 Array = Any
 Arrays = tuple[Array, ...]
 Function = Callable[..., tuple[Arrays, Arrays]]
 """``function(*xs) -> (ys, aux)``: tuples of arrays; ``aux`` is carried along undifferentiated."""
-Pullback = Callable[[Arrays], Arrays]
+PullbackMap = Callable[[Arrays], Arrays]
 Results = tuple[Arrays, Arrays, Arrays]
 Scope = Callable[[], contextlib.AbstractContextManager[Any]]
 
@@ -118,6 +119,19 @@ class ArrayLibrary(ABC):
         """The identity matrix of size ``n`` with the dtype and device of ``like``."""
         return self.namespace(like).eye(n, dtype=like.dtype)
 
+    def zeros(self, spec: ArraySpec) -> Array:
+        """Zeros of a shape and dtype, on the CPU or the default device."""
+        return self.from_numpy(np.zeros(spec.shape, dtype=spec.dtype))[0]
+
+    def detach(self, x: Array) -> Array:
+        """``x`` without what an engine remembers about how it was computed."""
+        return x
+
+    @property
+    def host(self) -> Host | None:
+        """How this library's engine meets functions that it cannot see into; ``None`` if it never does."""
+        return None
+
     def ones_like(self, x: Array) -> Array:
         """An array of ones like ``x``."""
         return self.namespace(x).ones_like(x)
@@ -140,6 +154,18 @@ class ArrayLibrary(ABC):
             Nodes with equal keys have the same structure; ``rebuild`` must hold no arrays.
         """
         return None
+
+
+class Host(ABC):
+    """An engine in the part of meeting, while it differentiates, a function that it cannot see into."""
+
+    @abstractmethod
+    def follows(self, x: Array) -> bool:
+        """Whether the engine is differentiating by, mapping over or tracing ``x`` just now."""
+
+    @abstractmethod
+    def foreign_call(self, function: ForeignFunction, arrays: Sequence[Array]) -> Sequence[Array]:
+        """The results of ``function``, followed by the engine as its rules say."""
 
 
 class Guest(ABC):
@@ -206,7 +232,7 @@ class Guest(ABC):
         """``(ys, aux, tys)`` with ``tys = J txs``."""
 
     @abstractmethod
-    def value_and_pullback(self, function: Function, xs: Arrays) -> tuple[Arrays, Arrays, Pullback]:
+    def value_and_pullback(self, function: Function, xs: Arrays) -> tuple[Arrays, Arrays, PullbackMap]:
         """``(ys, aux, pull)`` with ``pull(cotangents) = Jᵀ cotangents``, callable any number of times."""
 
     def value_and_gradient(self, function: Function, xs: Arrays, seed: Callable[[Arrays], Arrays]) -> Results:
@@ -228,11 +254,22 @@ class Guest(ABC):
         """As ``value_and_pushforward``, each tangent with a leading axis of length ``size``."""
         raise NotImplementedError(f"{self.name} declares no batched pushforward")
 
-    def batched_pullback(self, pull: Pullback, cotangents: Arrays, size: int) -> Arrays:
+    def batched_pullback(self, pull: PullbackMap, cotangents: Arrays, size: int) -> Arrays:
         """``pull`` of each of ``size`` cotangents along a leading axis."""
         raise NotImplementedError(f"{self.name} declares no batched pullback")
 
-    def value_and_linear_map(self, function: Function, xs: Arrays) -> tuple[Arrays, Arrays, Pullback]:
+    def vectorize(self, function: Callable[..., Arrays], axes: tuple[bool, ...]) -> Callable[..., Arrays] | None:
+        """``function`` mapped over the leading axis where ``axes`` is set; ``None``: by a loop in core."""
+        return None
+
+    def evaluate_shapes(self, function: Callable[..., Arrays], specs: Sequence[ArraySpec]) -> Any:
+        """``(shape, dtype name)`` of each result of ``function``, found without values.
+
+        Returns ``None`` where the engine has no such evaluation, or it fails on this function.
+        """
+        return None
+
+    def value_and_linear_map(self, function: Function, xs: Arrays) -> tuple[Arrays, Arrays, PullbackMap]:
         """``(ys, aux, push)`` with ``push(tangents) = J tangents``."""
         ys, aux = function(*xs)
 
@@ -241,7 +278,7 @@ class Guest(ABC):
 
         return ys, aux, push
 
-    def call_linear(self, linear: Pullback, vectors: Arrays) -> Arrays:
+    def call_linear(self, linear: PullbackMap, vectors: Arrays) -> Arrays:
         """``linear(vectors)`` for a map that came out of a compiled run."""
         return linear(vectors)
 

@@ -30,7 +30,7 @@ _CACHE_SIZE = 256
 T = TypeVar("T")
 
 
-class _Cache(Generic[T]):
+class Cache(Generic[T]):
     """A thread-safe bounded cache, least recently used first to go."""
 
     def __init__(self, size: int) -> None:
@@ -59,7 +59,7 @@ class _Cache(Generic[T]):
         return len(self._entries)
 
 
-_TASKS: _Cache[Task] = _Cache(_CACHE_SIZE)
+_TASKS: Cache[Task] = Cache(_CACHE_SIZE)
 
 
 def cache_clear() -> None:
@@ -95,7 +95,7 @@ def _is(a: Any, b: Any) -> bool:
     return a is b
 
 
-def _function_key(f: Callable[..., Any]) -> Any:
+def function_key(f: Callable[..., Any]) -> Any:
     """What a function's behaviour depends on, as far as it can be seen from outside.
 
     Two lambdas made by the same line, with the same objects in their closures and globals, have
@@ -103,11 +103,11 @@ def _function_key(f: Callable[..., Any]) -> Any:
     closure or globals have been given other objects has another key: it is compiled again.
     """
     if isinstance(f, types.MethodType):
-        return _Same(f.__self__), _function_key(f.__func__)
+        return _Same(f.__self__), function_key(f.__func__)
     if isinstance(f, functools.partial):
         keywords = tuple(sorted(f.keywords))
         return (
-            _function_key(f.func), _Same(*f.args, *(f.keywords[name] for name in keywords)),
+            function_key(f.func), _Same(*f.args, *(f.keywords[name] for name in keywords)),
             len(f.args), keywords,
         )
     if not isinstance(f, types.FunctionType) or f.__dict__:
@@ -137,7 +137,7 @@ def _cell(cell: types.CellType) -> Any:
         return _MISSING
 
 
-def _check_function(f: Any, label: str) -> None:
+def check_function(f: Any, label: str) -> None:
     if not callable(f):
         raise ArgumentMismatchError(
             f"{label}: f is {type(f).__name__} {f!r}; a function was expected. "
@@ -198,7 +198,7 @@ class _Call:
     def cached_task(self) -> Task:
         direction = None if self.direction is None else self.direction.key
         key = (
-            self.operator.name, _function_key(self.f), self.backend, self.options, self.layout.key, direction
+            self.operator.name, function_key(self.f), self.backend, self.options, self.layout.key, direction
         )
         return _TASKS.get(key, self.task)
 
@@ -236,7 +236,7 @@ def apply(
             )
         prep._check(operator, f, spec, _options(operator, argnums, has_aux, batched, label))
         return prep._apply(args, vector)
-    _check_function(f, label)
+    check_function(f, label)
     _check_arguments(args, label)
     call = _Call(operator, f, spec, args, _options(operator, argnums, has_aux, batched, label), vector)
     task = call.cached_task()
@@ -448,7 +448,7 @@ def prepare(
         )
     spec = backend_of(backend)
     label = f"prepare({name}, {spec.name})"
-    _check_function(f, label)
+    check_function(f, label)
     _check_arguments(args, label)
     chosen = OPERATORS[name]
     vector = cotangent if chosen.direction == "cotangent" else tangent

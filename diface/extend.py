@@ -7,8 +7,10 @@ has an attribute ``specification``: the :class:`diface.Backend` dataclass that d
 
 from __future__ import annotations
 
-from diface._engine import ArrayLibrary, Arrays, ArraySpec, Function, Guest, Pullback, Results
+from diface._algebra import Batched, ForeignFunction, Joint, Pullback, Pushforward, is_inexact
+from diface._engine import ArrayLibrary, Arrays, ArraySpec, Function, Guest, Host, PullbackMap, Results
 from diface._exchange import NUMPY, Crossing, NumpyLibrary, convert, ledger, library_of, writable_alias
+from diface._execution import KeptPullback, call, call_keeping
 from diface._preparation import cache_clear, cache_info
 from diface._specs import Backend
 
@@ -18,15 +20,25 @@ __all__ = [
     "ArraySpec",
     "Arrays",
     "Backend",
+    "Batched",
     "Crossing",
+    "ForeignFunction",
     "Function",
     "Guest",
+    "Host",
+    "Joint",
+    "KeptPullback",
     "NumpyLibrary",
     "Pullback",
+    "PullbackMap",
+    "Pushforward",
     "Results",
     "cache_clear",
     "cache_info",
+    "call",
+    "call_keeping",
     "convert",
+    "is_inexact",
     "ledger",
     "library_of",
     "writable_alias",

@@ -14,7 +14,7 @@ from autograd.tracer import isbox
 
 from diface import AutoAutograd
 from diface.errors import UnsupportedError
-from diface.extend import Arrays, ArraySpec, Function, Guest, NumpyLibrary, Pullback, Results
+from diface.extend import Arrays, ArraySpec, Function, Guest, NumpyLibrary, PullbackMap, Results
 
 __all__ = ["AUTOGRAD", "AutogradGuest", "AutogradLibrary"]
 
@@ -69,7 +69,7 @@ class AutogradGuest(Guest):
     modes = frozenset({"forward", "reverse"})
     nests = True
 
-    def value_and_pullback(self, function: Function, xs: Arrays) -> tuple[Arrays, Arrays, Pullback]:
+    def value_and_pullback(self, function: Function, xs: Arrays) -> tuple[Arrays, Arrays, PullbackMap]:
         _check(xs)
         traced = _Traced(function)
         vjp, ys = make_vjp(traced, traced_tuple(xs))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -11,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import tree_util
 
-from diface.extend import ArrayLibrary, ArraySpec
+from diface.extend import ArrayLibrary, ArraySpec, Host
 
 __all__ = ["JAX", "JAXLibrary"]
 
@@ -28,6 +29,10 @@ class JAXLibrary(ArrayLibrary):
 
     def owns(self, kind: type) -> bool:
         return issubclass(kind, jax.Array) or issubclass(kind, jax.core.Tracer)
+
+    @property
+    def host(self) -> Host:
+        return _host()
 
     def describe(self, x: Any) -> ArraySpec:
         if isinstance(x, jax.core.Tracer):
@@ -102,6 +107,13 @@ def _open_node(node: Any) -> tuple[list[Any], Any, Any]:
 
 def _close_node(spec: Any, children: Any) -> Any:
     return spec.unflatten(children)
+
+
+@functools.cache
+def _host() -> Host:
+    from diface_backends.jax_host import JAXHost  # built on this module
+
+    return JAXHost()
 
 
 def shareable(x: np.ndarray[Any, Any]) -> bool:

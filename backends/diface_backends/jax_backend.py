@@ -14,7 +14,7 @@ from jax.tree_util import Partial
 
 from diface import AutoJAX
 from diface.errors import PerformanceWarning
-from diface.extend import ArrayLibrary, Arrays, ArraySpec, Function, Guest, Pullback, Results, convert, writable_alias
+from diface.extend import ArrayLibrary, Arrays, ArraySpec, Function, Guest, PullbackMap, Results, convert, writable_alias
 from diface_backends.jax_arrays import JAX, shareable
 
 __all__ = ["JAXGuest"]
@@ -80,21 +80,31 @@ class JAXGuest(Guest):
         ys, push, aux = jax.linearize(function, *xs, has_aux=True)
         return ys, aux, jax.vmap(push)(*txs)
 
-    def value_and_linear_map(self, function: Function, xs: Arrays) -> tuple[Arrays, Arrays, Pullback]:
+    def vectorize(self, function: Callable[..., Arrays], axes: tuple[bool, ...]) -> Callable[..., Arrays]:
+        return jax.vmap(function, in_axes=tuple(0 if flag else None for flag in axes))
+
+    def evaluate_shapes(self, function: Callable[..., Arrays], specs: Sequence[ArraySpec]) -> Any:
+        xs = [jax.ShapeDtypeStruct(spec.shape, jnp.dtype(spec.dtype)) for spec in specs]
+        try:
+            return [(y.shape, y.dtype.name) for y in jax.eval_shape(lambda *xs: function(*xs), *xs)]
+        except _NEEDS_VALUE:
+            return None
+
+    def value_and_linear_map(self, function: Function, xs: Arrays) -> tuple[Arrays, Arrays, PullbackMap]:
         ys, push, aux = jax.linearize(function, *xs, has_aux=True)
         return ys, aux, Partial(_spread, push)
 
-    def value_and_pullback(self, function: Function, xs: Arrays) -> tuple[Arrays, Arrays, Pullback]:
+    def value_and_pullback(self, function: Function, xs: Arrays) -> tuple[Arrays, Arrays, PullbackMap]:
         ys, pull, aux = jax.vjp(function, *xs, has_aux=True)
         if any(jnp.iscomplexobj(v) for v in (*xs, *ys)):
             # JAX's pullback is the transpose; the adjoint is its conjugate on both sides.
             return ys, aux, Partial(_adjoint, pull)
         return ys, aux, pull
 
-    def batched_pullback(self, pull: Pullback, cotangents: Arrays, size: int) -> Arrays:
+    def batched_pullback(self, pull: PullbackMap, cotangents: Arrays, size: int) -> Arrays:
         return jax.vmap(pull)(cotangents)
 
-    def call_linear(self, linear: Pullback, vectors: Arrays) -> Arrays:
+    def call_linear(self, linear: PullbackMap, vectors: Arrays) -> Arrays:
         return _apply(linear, vectors) if self.jit else linear(vectors)
 
     def explain_failure(self, error: BaseException) -> str | None:
@@ -115,12 +125,12 @@ def _spread(push: Callable[..., Any], vectors: Arrays) -> Arrays:
     return push(*vectors)
 
 
-def _adjoint(pull: Pullback, cotangents: Arrays) -> Arrays:
+def _adjoint(pull: PullbackMap, cotangents: Arrays) -> Arrays:
     return tuple(map(jnp.conj, pull(tuple(map(jnp.conj, cotangents)))))
 
 
 @jax.jit
-def _apply(linear: Pullback, vectors: Arrays) -> Arrays:
+def _apply(linear: PullbackMap, vectors: Arrays) -> Arrays:
     return linear(vectors)
 
 

@@ -92,6 +92,9 @@ class TorchLibrary(ArrayLibrary):
     def copy(self, x: torch.Tensor) -> torch.Tensor:
         return x.detach().clone()
 
+    def detach(self, x: torch.Tensor) -> torch.Tensor:
+        return x.detach()
+
     def version(self, x: Any) -> int:
         return x._version if isinstance(x, torch.Tensor) and not x.is_inference() else 0
 

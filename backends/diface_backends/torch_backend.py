@@ -20,7 +20,7 @@ from torch._C._functorch import is_functorch_wrapped_tensor
 
 from diface import AutoTorch
 from diface.errors import MutationError, PerformanceWarning
-from diface.extend import Arrays, Function, Guest, Pullback, Results
+from diface.extend import Arrays, Function, Guest, PullbackMap, Results
 from diface_backends.torch_arrays import TORCH, is_followed
 
 __all__ = ["TorchGuest"]
@@ -100,7 +100,7 @@ class TorchGuest(Guest):
         gs = _gradients(ys, leaves, seed(ys), keep=False)
         return tuple([y.detach() for y in ys]), _detached(aux), gs
 
-    def value_and_pullback(self, function: Function, xs: Arrays) -> tuple[Arrays, Arrays, Pullback]:
+    def value_and_pullback(self, function: Function, xs: Arrays) -> tuple[Arrays, Arrays, PullbackMap]:
         if any(map(is_followed, xs)):
             ys, pull, aux = torch.func.vjp(_on_copies(function), *xs, has_aux=True)
             return ys, aux, _FunctionalPullback(pull)
@@ -140,6 +140,21 @@ class TorchGuest(Guest):
         n, m = counts
         # The value does not depend on the tangent: it is the same in every row.
         return tuple(y[0] for y in out[n : 2 * n]), tuple(a[0] for a in out[2 * n : 2 * n + m]), out[:n]
+
+
+    def vectorize(self, function: Callable[..., Arrays], axes: tuple[bool, ...]) -> Callable[..., Arrays]:
+        _load_forward_rules()
+        return torch.func.vmap(function, in_dims=tuple(0 if flag else None for flag in axes), randomness="different")
+
+    def evaluate_shapes(self, function: Callable[..., Arrays], specs: Any) -> Any:
+        from torch._subclasses.fake_tensor import FakeTensorMode  # 0.3 s that only this needs
+
+        try:
+            with FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad():
+                xs = [torch.empty(spec.shape, dtype=getattr(torch, spec.dtype)) for spec in specs]
+                return [(tuple(y.shape), str(y.dtype)[6:]) for y in function(*xs)]
+        except Exception:  # whatever the function does that needs values: a trial run will tell
+            return None
 
 
 class _GraphPullback:

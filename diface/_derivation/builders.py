@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from diface import _pytree
-from diface._engine import Array, ArrayLibrary, Arrays, Function, Pullback
+from diface._engine import Array, ArrayLibrary, Arrays, Function, PullbackMap
 from diface._functions import SINGLE, Run
 from diface.errors import ArgumentMismatchError, NotDifferentiableError, NotScalarError, UnsupportedError
 
@@ -151,7 +151,7 @@ def _from_columns(task: Task, x: Array, y: Array, turns: list[Arrays], k: int) -
     return xp.reshape(block, (*y.shape, *x.shape))
 
 
-def _by_rows(task: Task, xs: Arrays, ys: Arrays, pull: Pullback) -> list[list[Array]]:
+def _by_rows(task: Task, xs: Arrays, ys: Arrays, pull: PullbackMap) -> list[list[Array]]:
     if any(task.calculus.is_complex(v) for v in (*xs, *ys)):
         raise UnsupportedError(
             f"{task.label}: a jacobian with complex numbers is taken in forward mode; this backend is held to "

@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from diface._engine import Array, ArrayLibrary, Arrays, Function, Guest, Pullback, Results
+from diface._engine import Array, ArrayLibrary, Arrays, Function, Guest, PullbackMap, Results
 from diface.errors import PerformanceWarning
 
 __all__ = ["Calculus"]
@@ -126,7 +126,7 @@ class Calculus:
 
     # ---- reverse ---------------------------------------------------------------------------
 
-    def pullback(self, function: Function, xs: Arrays) -> tuple[Arrays, Arrays, Pullback]:
+    def pullback(self, function: Function, xs: Arrays) -> tuple[Arrays, Arrays, PullbackMap]:
         """``(ys, aux, pull)``."""
         if self.reverse:
             return self.guest.value_and_pullback(function, xs)
@@ -146,7 +146,7 @@ class Calculus:
         ys, aux, columns = self.columns(function, xs)
         return ys, aux, self._pull_columns(xs, ys, columns, seed(ys))
 
-    def batched_pull(self, pull: Pullback, cts: Arrays, size: int, xs: Arrays) -> Arrays:
+    def batched_pull(self, pull: PullbackMap, cts: Arrays, size: int, xs: Arrays) -> Arrays:
         """``pull`` of each of ``size`` cotangents along a leading axis."""
         if self.reverse and self.guest.vectorized:
             return self.guest.batched_pullback(pull, cts, size)
@@ -203,7 +203,7 @@ class Calculus:
         whole = self.join(blocks)
         return ys, aux, self.split(whole, [math.prod(x.shape) for x in xs])
 
-    def rows(self, pull: Pullback, ys: Arrays) -> list[Arrays]:
+    def rows(self, pull: PullbackMap, ys: Arrays) -> list[Arrays]:
         """J by reverse mode: for each y a tuple over xs of arrays of shape ``(y.size, *x.shape)``."""
         blocks = [
             self.batched_pull(pull, cotangents, size, ()) for cotangents, size in self.basis(ys)
