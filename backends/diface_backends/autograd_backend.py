@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -14,7 +15,7 @@ from autograd.tracer import isbox
 
 from diface import AutoAutograd
 from diface.errors import UnsupportedError
-from diface.extend import Arrays, ArraySpec, Function, Guest, NumpyLibrary, PullbackMap, Results
+from diface.extend import Arrays, ArraySpec, Function, Guest, Host, NumpyLibrary, PullbackMap, Results
 
 __all__ = ["AUTOGRAD", "AutogradGuest", "AutogradLibrary"]
 
@@ -26,6 +27,10 @@ class AutogradLibrary(NumpyLibrary):
 
     def owns(self, kind: type) -> bool:
         return issubclass(kind, ArrayBox)
+
+    @property
+    def host(self) -> Host:
+        return _host()
 
     def describe(self, x: Any) -> ArraySpec:
         return ArraySpec(self.name, tuple(x.shape), x.dtype.name, "traced" if isbox(x) else "cpu")
@@ -58,6 +63,13 @@ class AutogradLibrary(NumpyLibrary):
 
 
 AUTOGRAD = AutogradLibrary()
+
+
+@functools.cache
+def _host() -> Host:
+    from diface_backends.autograd_host import AutogradHost  # built on this module
+
+    return AutogradHost()
 
 
 class AutogradGuest(Guest):

@@ -306,9 +306,14 @@ ad.primitive_jvps[pull_p] = _pull_jvp
 
 def _push_transpose(cts: Sequence[Any], ticket: Any, *xs: Any, function: ForeignFunction) -> list[Any]:
     n = len(function.in_specs)
-    cotangents = [ad.instantiate_zeros(ct) for ct in cts]
+    cotangents = [_conj(ad.instantiate_zeros(ct)) for ct in cts]
     out = pull_p.bind(ticket, *xs[:n], *cotangents, function=function, batch=None)
-    return [None] * (1 + n) + list(out)
+    return [None] * (1 + n) + [_conj(t) for t in out]
+
+
+def _conj(x: Any) -> Any:
+    """JAX transposes where the algebra takes the adjoint: the conjugate on both sides."""
+    return jnp.conj(x) if jnp.issubdtype(x.dtype, jnp.complexfloating) else x
 
 
 ad.primitive_transposes[push_p] = _push_transpose
@@ -318,13 +323,13 @@ def _pull_transpose(
     cts: Sequence[Any], ticket: Any, *xs: Any, function: ForeignFunction, batch: int | None
 ) -> list[Any]:
     n = len(function.in_specs)
-    tangents = [ad.instantiate_zeros(ct) for ct in cts]
+    tangents = [_conj(ad.instantiate_zeros(ct)) for ct in cts]
     if batch is None:
         out = push_p.bind(ticket, *xs[:n], *tangents, function=function)
     else:
         axes = (False,) * n + (True,) * len(tangents)
         out = foreign_p.bind(*xs[:n], *tangents, function=Batched(Pushforward(function), axes, batch))
-    return [None] * (1 + n) + list(out)
+    return [None] * (1 + n) + [_conj(t) for t in out]
 
 
 ad.primitive_transposes[pull_p] = _pull_transpose

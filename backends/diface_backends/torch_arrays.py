@@ -13,7 +13,7 @@ from torch._C._functorch import is_functorch_wrapped_tensor
 from torch.autograd import forward_ad
 
 from diface.errors import UnsupportedError
-from diface.extend import ArrayLibrary, ArraySpec, writable_alias
+from diface.extend import ArrayLibrary, ArraySpec, Host, writable_alias
 
 __all__ = ["TORCH", "TorchLibrary", "is_followed"]
 
@@ -28,6 +28,10 @@ class TorchLibrary(ArrayLibrary):
 
     def owns(self, kind: type) -> bool:
         return issubclass(kind, torch.Tensor)
+
+    @property
+    def host(self) -> Host:
+        return _host()
 
     def describe(self, x: torch.Tensor) -> ArraySpec:
         return ArraySpec(self.name, tuple(x.shape), str(x.dtype)[6:], str(x.device))
@@ -118,6 +122,13 @@ class TorchLibrary(ArrayLibrary):
             return children, context, context
 
         return open_node, lambda context, children: unflatten(list(children), context)
+
+
+@functools.cache
+def _host() -> Host:
+    from diface_backends.torch_host import TorchHost  # built on this module
+
+    return TorchHost()
 
 
 @functools.cache
