@@ -34,7 +34,7 @@ _PATTERN = np.array([-3.0, 4.0, 0.5, -1.25, 2.0, 0.75, -2.5])
 
 def pattern(shape: tuple[int, ...], shift: int = 0, dtype: str = "float64") -> Any:
     """Numbers of both signs without a symmetry, the same each time."""
-    values = np.resize(np.roll(_PATTERN, shift), shape) + 0.125 * shift
+    values: Any = np.resize(np.roll(_PATTERN, shift), shape) + 0.125 * shift
     if np.dtype(dtype).kind == "c":
         values = values + 1j * np.resize(np.roll(_PATTERN, shift + 2), shape)
     return values.astype(dtype)
@@ -76,7 +76,6 @@ def array_scenario(
     second: Callable[..., Any] | None = None,
     constants: tuple[Any, ...] = (),
     prepare: float = 0.0,
-    prepare_at: tuple[Any, ...] | None = None,
     tangent: Any = None,
     cotangent: Any = None,
     kind: str = "array",
@@ -98,7 +97,6 @@ def array_scenario(
         second: For a scalar ``x``, the second derivative.
         constants: Further arguments, not differentiated.
         prepare: What the arguments are multiplied with to prepare; the constants too, by 3 if zero.
-        prepare_at: The arguments to prepare at, if these are no multiples.
         tangent: A tangent, if not ``-x``.
         cotangent: A cotangent, if not the usual one.
         kind: ``"array"``, ``"python"`` or ``"scalar"``: what numbers come as.
@@ -138,7 +136,7 @@ def array_scenario(
             expected["hessian"] = H = np.asarray(hessian(*at))
             expected["hvp"] = _contract(H, t, x.ndim)
             expected["batched_hvp"] = _stack_over(lambda v: _contract(H, v, x.ndim), ts)
-    typical = prepare_at if prepare_at is not None else (x * prepare, *(k * (prepare or 3) for k in constants))
+    typical = (x * prepare, *(k * (prepare or 3) for k in constants))
     return Scenario(
         f"{name}-{dtype}" if kind != "python" else f"{name}-python",
         f,

@@ -179,8 +179,8 @@ def _products(dtype: str, only: tuple[str, ...]) -> list[Scenario]:
         # Compiling 200 steps takes most of a second: one operator for each mode.
         array_scenario(
             "20 long loop", long_loop, np.array([0.42, 1.3, -2.0]), dtype, value=_loop_value,
-            jacobian=_loop_jacobian, tolerance="loop", only=_FIRST_ORDER if dtype == "float64" else _FIRST_ORDER[1:],
-            differences=True,
+            jacobian=_loop_jacobian, tolerance="loop", differences=True,
+            only=_FIRST_ORDER if dtype == "float64" else _FIRST_ORDER[1:],
         ),
         array_scenario(
             "22 matrix product", square_times, X, dtype, constants=(B,), value=lambda X, B: X @ X @ B,

@@ -87,11 +87,12 @@ def _numbers(dtype: str, only: tuple[str, ...]) -> list[Scenario]:
         suffix = " scalar" if kind == "scalar" else ""
         rows += [
             array_scenario(
-                f"01 sine{suffix}", sine, X, dtype, value=np.sin, jacobian=np.cos, second=lambda x: -np.sin(x),
-                tangent=DX, cotangent=DY, kind=kind, only=only,
+                f"01 sine{suffix}", sine, X, dtype, value=np.sin, jacobian=np.cos,
+                second=lambda x: -np.sin(x), tangent=DX, cotangent=DY, kind=kind, only=only,
             ),
             array_scenario(
-                f"03 two sines{suffix}", two_sines, X, dtype, value=lambda x: np.array([np.sin(x), np.sin(2 * x)]),
+                f"03 two sines{suffix}", two_sines, X, dtype,
+                value=lambda x: np.array([np.sin(x), np.sin(2 * x)]),
                 jacobian=_h1, second=_h2, tangent=DX, cotangent=np.array([-3.0, 4.0]), kind=kind, only=only,
             ),
         ]

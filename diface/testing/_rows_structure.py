@@ -142,8 +142,8 @@ def _trees(dtype: str, only: tuple[str, ...]) -> list[Scenario]:
         rows.append(
             Scenario(
                 f"{name}-{dtype}", f, (both(make, a, b),), expected, tangent=both(grad, ta, tb),
-                cotangent=np.asarray(c, dtype), tangents=both(grad, tas, tbs), cotangents=np.asarray(cs, dtype),
-                dtype=dtype, only=only,
+                cotangent=np.asarray(c, dtype), tangents=both(grad, tas, tbs),
+                cotangents=np.asarray(cs, dtype), dtype=dtype, only=only,
             )
         )
     return [*rows, _dict_to_dict(dtype, only)]
@@ -164,7 +164,8 @@ def _dict_to_dict(dtype: str, only: tuple[str, ...]) -> Scenario:
     narrow = _narrow(dtype)
     return Scenario(
         f"15 dict to dict-{dtype}", dict_to_dict, (narrow({"a": a, "b": b}),), narrow(expected),
-        tangent=narrow({"a": ta, "b": tb}), cotangent=narrow({"product": cp, "squares": cq}), dtype=dtype, only=only,
+        tangent=narrow({"a": ta, "b": tb}), cotangent=narrow({"product": cp, "squares": cq}),
+        dtype=dtype, only=only,
     )
 
 
@@ -178,8 +179,10 @@ def _narrow(dtype: str) -> Callable[[Any], Any]:
 def _trivial(dtype: str, only: tuple[str, ...]) -> list[Scenario]:
     M, empty = V.reshape(2, 3), np.zeros((0,))
     eye = np.eye(6).reshape(2, 3, 2, 3)
-    unchanged = {"value": lambda x: x, "jacobian": lambda x: np.eye(x.size).reshape(x.shape + x.shape)}
-    summed = {
+    unchanged: dict[str, Any] = {
+        "value": lambda x: x, "jacobian": lambda x: np.eye(x.size).reshape(x.shape + x.shape),
+    }  # fmt: skip
+    summed: dict[str, Any] = {
         "value": np.sum, "jacobian": np.ones_like,
         "hessian": lambda x: np.zeros(x.shape + x.shape),
     }  # fmt: skip
@@ -265,8 +268,9 @@ def _auxiliary(dtype: str, only: tuple[str, ...]) -> list[Scenario]:
     narrow = _narrow(dtype)
     shared = narrow(
         {
-            "value": np.sum(x**3), "gradient": 3 * x**2, "jacobian": 3 * x**2, "pushforward": np.sum(3 * x**2 * t),
-            "pullback": 3 * x**2 * c, "hvp": 6 * x * t, "hessian": np.diag(6 * x),
+            "value": np.sum(x**3), "gradient": 3 * x**2, "jacobian": 3 * x**2,
+            "pushforward": np.sum(3 * x**2 * t), "pullback": 3 * x**2 * c,
+            "hvp": 6 * x * t, "hessian": np.diag(6 * x),
         }
     )  # fmt: skip
     return [

@@ -1,0 +1,36 @@
+"""The conformance suite: what every engine must give, for the built-in ones and a third party's alike.
+
+An engine that is registered passes the suite with one import::
+
+    from diface.testing import check_differentiation
+
+    print(check_differentiation(["my_engine"]))
+"""
+
+from __future__ import annotations
+
+from diface.testing._benchmark import benchmark_differentiation
+from diface.testing._callers import Caller, caller_of
+from diface.testing._capabilities import Gaps
+from diface.testing._cases import Case, cases
+from diface.testing._check import ConformanceResult, Gap, check_differentiation
+from diface.testing._defaults import default_scenarios
+from diface.testing._failures import ConformanceError, Failure
+from diface.testing._scenario import OPERATORS, Scenario
+
+__all__ = [
+    "OPERATORS",
+    "Caller",
+    "Case",
+    "ConformanceError",
+    "ConformanceResult",
+    "Failure",
+    "Gap",
+    "Gaps",
+    "Scenario",
+    "benchmark_differentiation",
+    "caller_of",
+    "cases",
+    "check_differentiation",
+    "default_scenarios",
+]
