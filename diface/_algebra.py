@@ -24,7 +24,7 @@ from collections.abc import Callable
 from typing import Any
 
 from diface._derivation.calculus import Calculus
-from diface._engine import Array, ArrayLibrary, Arrays, ArraySpec, Function, Guest
+from diface._engine import Array, ArrayLibrary, Arrays, ArraySpec, Guest
 from diface._functions import Layout, Run, Structure
 from diface._registry import guest_of
 from diface._specs import AutoFiniteDiff, Backend
@@ -190,7 +190,7 @@ class GuestFunction(ForeignFunction):
     """The user's function, of the arrays among its arguments."""
 
     root: Root
-    numbers: tuple[Any, ...] = ()
+    numbers: tuple[Any, ...] = ()  # pyright: ignore[reportIncompatibleMethodOverride] (a field for a property)
 
     order = 0
 

@@ -58,7 +58,7 @@ class DifferentiateWith:
         check_function(f, f"DifferentiateWith({self.backend.name})")
         self.f = f
         self.out = out
-        self.name = name or getattr(f, "__name__", type(f).__name__)
+        self.name = str(name or getattr(f, "__name__", type(f).__name__))
         self._last: tuple[Layout, ArrayLibrary, Root] | None = None
         functools.update_wrapper(self, f, updated=())
 

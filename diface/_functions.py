@@ -143,12 +143,12 @@ class Structure(NamedTuple):
     def auxiliary(self, carried: Sequence[Any]) -> Any:
         """The auxiliary result as the function returned it."""
         assert self.aux_spec is not None
-        leaves = [carried[leaf.index] if isinstance(leaf, _Carried) else leaf for leaf in self.aux_leaves]
+        leaves = [carried[leaf.place] if isinstance(leaf, _Carried) else leaf for leaf in self.aux_leaves]
         return _pytree.unflatten(self.aux_spec, leaves)
 
 
 class _Carried(NamedTuple):
-    index: int
+    place: int
 
 
 SINGLE = Structure(_pytree.LEAF, (0,), None, ())

@@ -13,9 +13,9 @@ from collections.abc import Callable
 from typing import Any, Generic, Literal, TypeVar
 
 from diface import _pytree
+from diface._derivation.table import OPERATORS, VALUE, Operator
 from diface._exchange import library_of
 from diface._functions import Layout, layout_of
-from diface._derivation.table import OPERATORS, VALUE, Operator
 from diface._registry import backend_of
 from diface._specs import Backend
 from diface._task import Direction, Options, Task

@@ -21,7 +21,7 @@ _NAMESPACE = "diface"
 TreeSpec: TypeAlias = optree.PyTreeSpec
 _LEAF_TYPES: set[type] = {str, bytes, bool, int, float, complex, type(None)}
 
-_, LEAF = optree.tree_flatten(0, namespace=_NAMESPACE)
+LEAF: TreeSpec = optree.tree_structure(0.0, namespace=_NAMESPACE)  # type: ignore[arg-type]
 """The specification of a tree that is one leaf."""
 
 
@@ -30,7 +30,8 @@ def flatten(tree: Any) -> tuple[list[Any], TreeSpec]:
     while True:
         leaves, spec = optree.tree_flatten(tree, namespace=_NAMESPACE)
         fresh = {type(leaf): leaf for leaf in leaves if type(leaf) not in _LEAF_TYPES}
-        if not fresh or not any([_register(kind, leaf) for kind, leaf in fresh.items()]):
+        registered = [_register(kind, leaf) for kind, leaf in fresh.items()]  # all of them: no short cut
+        if not any(registered):
             return leaves, spec
 
 

@@ -107,10 +107,7 @@ def is_available(backend: Backend | str) -> bool:
         >>> is_available("finite_diff")
         True
     """
-    if isinstance(backend, str):
-        spec = _spec_class(backend)
-    else:
-        spec = type(backend_of(backend))
+    spec = _spec_class(backend) if isinstance(backend, str) else type(backend_of(backend))
     if not spec.module:
         return True
     if sys.modules.get(spec.module) is not None:

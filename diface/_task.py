@@ -14,12 +14,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from diface import _pytree
-from diface._engine import Array, ArrayLibrary, Arrays, ArraySpec, Guest
-from diface._exchange import NUMPY, PYTHON, NumpyLibrary, convert, library_of
-from diface._functions import SINGLE, Layout, Run, Structure, layout_of
 from diface._derivation.builders import BUILDERS, match_cotangents, require_scalar
 from diface._derivation.calculus import Calculus
 from diface._derivation.table import Operator
+from diface._engine import Array, ArrayLibrary, Arrays, ArraySpec, Guest
+from diface._exchange import NUMPY, PYTHON, NumpyLibrary, convert, library_of
+from diface._functions import SINGLE, Layout, Run, Structure, layout_of
 from diface._registry import guest_of
 from diface._specs import Backend
 from diface.errors import (
@@ -175,11 +175,8 @@ class Task:
         return tuple(active), trees
 
     def _callers_library(self) -> ArrayLibrary:
-        for i in (*self.active, *range(len(self.layout.libraries))):
-            library = self.layout.libraries[i]
-            if not isinstance(library, NumpyLibrary):
-                return library
-        return NUMPY
+        library = self._result_library()
+        return NUMPY if isinstance(library, NumpyLibrary) else library
 
     def _result_library(self) -> ArrayLibrary:
         """The library that results go to which are not like one argument."""
@@ -322,11 +319,8 @@ class Task:
             keep = self._keeps and library.mutable and library is not target
             if library is not target:
                 x = self.guest.admit(library.copy(x) if keep else x, library, target)
-            if own or (checking and i not in active and target.mutable):
-                x = target.copy(x)
-            else:
-                x = target.protect(x)
-            result.append(x)
+            copied = own or (checking and i not in active and target.mutable)
+            result.append(target.copy(x) if copied else target.protect(x))
         return result, own
 
     def _execute(self, arrays: list[Any], own: bool = False) -> Any:

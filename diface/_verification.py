@@ -130,7 +130,7 @@ class _Check:
 
     def _random(self, like: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         v = self._rng.standard_normal(like.shape)
-        return v + 1j * self._rng.standard_normal(like.shape) if like.dtype.kind == "c" else v
+        return np.asarray(v + 1j * self._rng.standard_normal(like.shape) if like.dtype.kind == "c" else v)
 
     def _args(self, point: Vectors) -> tuple[Any, ...]:
         leaves = list(self._leaves)
@@ -166,7 +166,7 @@ def _numbers(leaf: Any) -> np.ndarray[Any, Any]:
     library = library_of(leaf)
     assert library is not None
     array = np.asarray(convert(leaf, library, NUMPY))
-    return np.array(array, dtype=np.complex128 if array.dtype.kind == "c" else np.float64)
+    return array.astype(np.complex128 if array.dtype.kind == "c" else np.float64)
 
 
 def _is_inexact(leaf: Any) -> bool:

@@ -14,7 +14,17 @@ from jax.tree_util import Partial
 
 from diface import AutoJAX
 from diface.errors import PerformanceWarning
-from diface.extend import ArrayLibrary, Arrays, ArraySpec, Function, Guest, PullbackMap, Results, convert, writable_alias
+from diface.extend import (
+    ArrayLibrary,
+    Arrays,
+    ArraySpec,
+    Function,
+    Guest,
+    PullbackMap,
+    Results,
+    convert,
+    writable_alias,
+)
 from diface_backends.jax_arrays import JAX, shareable
 
 __all__ = ["JAXGuest"]
@@ -118,7 +128,7 @@ class JAXGuest(Guest):
 
 def _wide_scope() -> contextlib.AbstractContextManager[Any]:
     """64-bit types for this call and this thread; the global flag is not touched."""
-    return _ON if jax.config.jax_enable_x64 else jax.enable_x64(True)
+    return _ON if jax.config.read("jax_enable_x64") else jax.enable_x64(True)
 
 
 def _spread(push: Callable[..., Any], vectors: Arrays) -> Arrays:

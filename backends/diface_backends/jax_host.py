@@ -112,7 +112,7 @@ pull_p = _primitive("pull")
 
 
 def _avals(specs: Sequence[ArraySpec], args: Sequence[Any] = ()) -> list[Any]:
-    kept = {}
+    kept: dict[str, Any] = {}
     varying = [getattr(x, "vma", None) for x in args]
     if any(varying):
         kept["vma"] = frozenset().union(*[v for v in varying if v])

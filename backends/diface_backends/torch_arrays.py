@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch.utils._pytree as torch_pytree
+import torch.utils.dlpack
 from torch._C._functorch import is_functorch_wrapped_tensor
 from torch.autograd import forward_ad
 
@@ -91,7 +92,7 @@ class TorchLibrary(ArrayLibrary):
         return _plain(x)
 
     def from_dlpack(self, x: Any) -> torch.Tensor:
-        return torch.from_dlpack(x)
+        return torch.utils.dlpack.from_dlpack(x)
 
     def copy(self, x: torch.Tensor) -> torch.Tensor:
         return x.detach().clone()

@@ -12,7 +12,7 @@ import importlib
 import threading
 import warnings
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -102,7 +102,7 @@ class TorchGuest(Guest):
 
     def value_and_pullback(self, function: Function, xs: Arrays) -> tuple[Arrays, Arrays, PullbackMap]:
         if any(map(is_followed, xs)):
-            ys, pull, aux = torch.func.vjp(_on_copies(function), *xs, has_aux=True)
+            ys, pull, aux = cast(Any, torch.func.vjp(_on_copies(function), *xs, has_aux=True))
             return ys, aux, _FunctionalPullback(pull)
         nested = _is_nested(xs)
         leaves, ys, aux = _record(function, xs)
@@ -119,7 +119,7 @@ class TorchGuest(Guest):
     def value_and_pushforward(self, function: Function, xs: Arrays, txs: Arrays) -> Results:
         _load_forward_rules()
         with _recording():
-            ys, tys, aux = torch.func.jvp(_on_copies(function), _seen(xs), txs, has_aux=True)
+            ys, tys, aux = cast(Any, torch.func.jvp(_on_copies(function), _seen(xs), txs, has_aux=True))
         return ys, aux, tys
 
     def value_and_batched_pushforward(self, function: Function, xs: Arrays, txs: Arrays, size: int) -> Results:
@@ -128,7 +128,7 @@ class TorchGuest(Guest):
         counts = [0, 0]
 
         def one(*tangents: torch.Tensor) -> Arrays:
-            ys, tys, aux = torch.func.jvp(_on_copies(function), xs, tangents, has_aux=True)
+            ys, tys, aux = cast(Any, torch.func.jvp(_on_copies(function), xs, tangents, has_aux=True))
             counts[:] = [len(ys), len(aux)]
             return (*tys, *ys, *aux)
 
@@ -199,10 +199,7 @@ def _load_forward_rules() -> None:
 
 def _is_nested(xs: Arrays) -> bool:
     """Whether somebody differentiates through this differentiation."""
-    for x in xs:
-        if is_followed(x) or (_level.depth and x.requires_grad):
-            return True
-    return False
+    return any(is_followed(x) or (_level.depth and x.requires_grad) for x in xs)
 
 
 @contextlib.contextmanager

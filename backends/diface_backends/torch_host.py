@@ -35,12 +35,10 @@ class TorchHost(Host):
     """PyTorch's followed tensors as arguments of a foreign function."""
 
     def follows(self, x: torch.Tensor) -> bool:
-        if not isinstance(x, torch.Tensor):
-            return False
         return (x.requires_grad and torch.is_grad_enabled()) or is_followed(x)
 
     def foreign_call(self, function: ForeignFunction, arrays: Sequence[Any]) -> Sequence[Any]:
-        wanted = any([x.requires_grad for x in arrays])
+        wanted = any(x.requires_grad for x in arrays)
         outs: tuple[torch.Tensor, ...] = ForeignCall.apply(function, _Kept(wanted), *arrays)
         return outs
 
@@ -75,7 +73,7 @@ class ForeignCall(torch.autograd.Function):
     """``foreign_call`` for PyTorch: ``ForeignCall.apply(function, kept, *xs)``."""
 
     @staticmethod
-    def forward(function: ForeignFunction, kept: _Kept, *xs: torch.Tensor) -> tuple[torch.Tensor, ...]:  # type: ignore[override]
+    def forward(function: ForeignFunction, kept: _Kept, *xs: torch.Tensor) -> tuple[torch.Tensor, ...]:
         outs: list[torch.Tensor] | None = None
         if kept.shortcut is not None:
             outs = kept.shortcut(xs)
@@ -100,7 +98,7 @@ class ForeignCall(torch.autograd.Function):
             ctx.mark_non_differentiable(*fixed)
 
     @staticmethod
-    def backward(ctx: Any, *cotangents: torch.Tensor | None) -> tuple[Any, ...]:  # type: ignore[override]
+    def backward(ctx: Any, *cotangents: torch.Tensor | None) -> tuple[Any, ...]:
         xs = ctx.saved_tensors
         if all(ct is None for ct in cotangents):
             return (None,) * (2 + len(xs))

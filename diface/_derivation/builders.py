@@ -16,7 +16,7 @@ from diface._functions import SINGLE, Run
 from diface.errors import ArgumentMismatchError, NotDifferentiableError, NotScalarError, UnsupportedError
 
 if TYPE_CHECKING:
-    from diface._preparation import Task
+    from diface._task import Task
 
 __all__ = ["BUILDERS", "Build"]
 
@@ -105,7 +105,7 @@ def pushforward_function(task: Task) -> Callable[..., Any]:
         else:
             ys, carried = call(*xs)
 
-            def push(txs: Arrays) -> Arrays:
+            def push(txs: Arrays, /) -> Arrays:
                 return calculus.pushforward(call, xs, txs)[2]
 
         return (ys, carried, push), call.structure
@@ -118,6 +118,8 @@ def jacobian(task: Task) -> Callable[..., Any]:
 
     def run(*arrays: Array) -> Any:
         call, xs = task.run_of(arrays), task.active_of(arrays)
+        ys: Arrays = ()
+        carried: Arrays = ()
         matrix: list[list[Array]] | None = None
         if not task.prefers_forward(call, xs):
             ys, carried, pull = calculus.pullback(call, xs)
@@ -296,19 +298,19 @@ BUILDERS: dict[str, Build] = {
 
 def require_scalar(ys: Arrays, library: ArrayLibrary, label: str) -> None:
     """Raises unless ``ys`` is one real number."""
-    if len(ys) == 1:
-        shape = ys[0].shape
-        if (len(shape) == 0 or math.prod(shape) == 1) and not library.is_complex(ys[0]):
-            return
-    if not ys:
+    if len(ys) != 1:
         came, advice = "no floating-point number", "Return a float."
-    elif len(ys) > 1:
-        came, advice = f"{len(ys)} arrays", "Use diface.jacobian, or has_aux=True and return (y, aux)."
-    elif math.prod(ys[0].shape) != 1:
-        came = f"an array of shape {tuple(ys[0].shape)}"
-        advice = "Use diface.jacobian or diface.pullback, or reduce it: return the sum."
+        if ys:
+            came, advice = f"{len(ys)} arrays", "Use diface.jacobian, or has_aux=True and return (y, aux)."
     else:
-        came, advice = f"a {ys[0].dtype} number", "Take its real part or its absolute value."
+        (y,) = ys
+        if len(y.shape) and math.prod(y.shape) != 1:
+            came = f"an array of shape {tuple(y.shape)}"
+            advice = "Use diface.jacobian or diface.pullback, or reduce it: return the sum."
+        elif library.is_complex(y):
+            came, advice = f"a {y.dtype} number", "Take its real part or its absolute value."
+        else:
+            return
     raise NotScalarError(f"{label}: f returned {came}; one real number was expected. {advice}")
 
 

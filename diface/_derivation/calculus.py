@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
 
 from diface._engine import Array, ArrayLibrary, Arrays, Function, Guest, PullbackMap, Results
 from diface.errors import PerformanceWarning
