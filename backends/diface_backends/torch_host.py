@@ -128,7 +128,9 @@ class ForeignCall(torch.autograd.Function):
         )
 
     @staticmethod
-    def vmap(info: Any, in_dims: tuple[Any, ...], function: ForeignFunction, kept: _Kept, *xs: torch.Tensor) -> Any:
+    def vmap(  # pyright: ignore[reportIncompatibleMethodOverride] (PyTorch passes forward's arguments)
+        info: Any, in_dims: tuple[Any, ...], function: ForeignFunction, kept: _Kept, *xs: torch.Tensor
+    ) -> Any:
         flags = tuple([dim is not None for dim in in_dims[2:]])
         size = info.batch_size
         moved = [x.movedim(dim, 0) if dim is not None else x for x, dim in zip(xs, in_dims[2:], strict=True)]
