@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from diface.extend import Arrays, ArraySpec, Backend, Function, Guest, NumpyLibrary, Pullback, Results
+from diface.extend import Arrays, ArraySpec, Backend, Function, Guest, NumpyLibrary, PullbackMap, Results
 
 PARTIALS: dict[Any, tuple[Callable[..., Any], ...]] = {
     np.add: (lambda y, a, b: 1, lambda y, a, b: 1),
@@ -23,6 +23,7 @@ PARTIALS: dict[Any, tuple[Callable[..., Any], ...]] = {
     np.sin: (lambda y, a: np.cos(a),),
     np.cos: (lambda y, a: -np.sin(a),),
 }
+LINEAR: tuple[Any, ...] = (np.conjugate, np.matmul)
 _levels = itertools.count(1)
 
 
@@ -43,7 +44,7 @@ class Dual(np.lib.mixins.NDArrayOperatorsMixin):
         level = max(x.level for x in xs if isinstance(x, Dual))
         values = [part(x, level, "value") for x in xs]
         y = ufunc(*values)
-        if ufunc is np.conjugate or ufunc is np.matmul:  # linear in each argument
+        if ufunc in LINEAR:  # linear in each argument
             terms = [
                 ufunc(*values[:i], x.tangent, *values[i + 1 :])
                 for i, x in enumerate(xs) if at(x, level)
@@ -128,7 +129,7 @@ class DualGuest(Guest):
         values, tangents = part(ys, level, "value"), part(ys, level, "tangent")
         return arrays(values), part(aux, level, "value"), arrays(tangents)
 
-    def value_and_pullback(self, function: Function, xs: Arrays) -> tuple[Arrays, Arrays, Pullback]:
+    def value_and_pullback(self, function: Function, xs: Arrays) -> tuple[Arrays, Arrays, PullbackMap]:
         raise NotImplementedError("dual numbers have no reverse mode; core derives it from pushforwards")
 
 

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from diface.extend import Arrays, Backend, Function, Pullback, Results, writable_alias
+from diface.extend import Arrays, Backend, Function, PullbackMap, Results, writable_alias
 from tests.toy_engine import DUAL, Dual, DualGuest
 
 __all__ = ["DUAL", "ChangesInput", "Honest", "IgnoresCotangent", "Stale", "WrongDtype", "WrongSign"]
@@ -66,7 +66,7 @@ class IgnoresCotangent(DualGuest):
     specification = _specification("ignores_cotangent")
     modes = frozenset({"reverse"})
 
-    def value_and_pullback(self, function: Function, xs: Arrays) -> tuple[Arrays, Arrays, Pullback]:
+    def value_and_pullback(self, function: Function, xs: Arrays) -> tuple[Arrays, Arrays, PullbackMap]:
         ys, aux = function(*xs)
 
         def pull(cotangents: Arrays) -> Arrays:

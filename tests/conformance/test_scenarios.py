@@ -35,7 +35,7 @@ def _moved(x: Any, t: Any, h: float) -> Any:
         return {key: _moved(x[key], t[key], h) for key in x}
     if isinstance(x, tuple):
         return tuple(_moved(a, b, h) for a, b in zip(x, t, strict=True))
-    if dataclasses.is_dataclass(x):
+    if dataclasses.is_dataclass(x) and not isinstance(x, type):
         names = [field.name for field in dataclasses.fields(x)]
         return dataclasses.replace(x, **{k: _moved(getattr(x, k), getattr(t, k), h) for k in names})
     return x + h * t
