@@ -75,6 +75,7 @@ class Root:
         self.specs: dict[ForeignFunction, tuple[ArraySpec, ...]] = {}
         self.structure: Structure | None = None
         self.writes: bool | None = None
+        self.seen = False
         self.label = f"DifferentiateWith({name}, {backend.name})"
 
 

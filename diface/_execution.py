@@ -126,9 +126,13 @@ def _export(x: Array, root: Root, host: ArrayLibrary) -> Array:
 
 def _note_specs(function: ForeignFunction, outs: Sequence[Array]) -> None:
     """A run has shown the results' specifications: no need to infer them later."""
+    root = function.root
+    if root.seen and function.order == 0:
+        return
     skeleton = function.skeleton
-    if skeleton not in function.root.specs:
-        function.root.specs[skeleton] = tuple(function.root.library.describe(y) for y in outs)
+    if skeleton not in root.specs:
+        root.specs[skeleton] = tuple(root.library.describe(y) for y in outs)
+    root.seen = root.seen or isinstance(function, GuestFunction)
 
 
 def _executor(function: ForeignFunction) -> Callable[..., Arrays]:

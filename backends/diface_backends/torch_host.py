@@ -39,7 +39,8 @@ class TorchHost(Host):
 
     def foreign_call(self, function: ForeignFunction, arrays: Sequence[Any]) -> Sequence[Any]:
         wanted = any(x.requires_grad for x in arrays)
-        outs: tuple[torch.Tensor, ...] = ForeignCall.apply(function, _Kept(wanted), *arrays)
+        primitive = ForeignCall if torch._C._are_functorch_transforms_active() else PlainForeignCall
+        outs: tuple[torch.Tensor, ...] = primitive.apply(function, _Kept(wanted), *arrays)
         return outs
 
 
@@ -139,6 +140,20 @@ class ForeignCall(torch.autograd.Function):
         kept.mapped = (flags, inner)
         outs = ForeignCall.apply(Batched(function, flags, size), inner, *moved)
         return outs, (0,) * len(outs)
+
+
+class PlainForeignCall(torch.autograd.Function):
+    """``ForeignCall`` outside ``torch.func``: for a function with ``setup_context`` PyTorch inspects the
+    signature in each call, which takes longer than a small guest function."""
+
+    @staticmethod
+    def forward(ctx: Any, function: ForeignFunction, kept: _Kept, *xs: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        outs = ForeignCall.forward(function, kept, *xs)
+        ForeignCall.setup_context(ctx, (function, kept, *xs), outs)
+        return outs
+
+    backward = ForeignCall.backward
+    jvp = ForeignCall.jvp
 
 
 def _reuse(kept: _Kept, n: int) -> _Kept:
