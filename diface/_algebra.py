@@ -76,6 +76,8 @@ class Root:
         self.structure: Structure | None = None
         self.writes: bool | None = None
         self.seen = False
+        self.plain = GuestFunction(self)
+        self.keeping: Callable[..., Any] | None = None
         self.label = f"DifferentiateWith({name}, {backend.name})"
 
 
@@ -222,7 +224,7 @@ class GuestFunction(ForeignFunction):
                 arrays[i] = number
             for i, x in zip(root.inputs, xs, strict=True):
                 arrays[i] = x
-        run = Run(root.f, root.layout, tuple(range(len(arrays))), arrays, root.library, False, root.label)
+        run = Run(root.f, root.layout, tuple(range(len(arrays))), arrays, root.library, False, root.label, True)
         ys, carried = run(*arrays)
         root.structure = run.structure
         return tuple([ys[k] if k >= 0 else carried[-1 - k] for k in run.structure.kinds])

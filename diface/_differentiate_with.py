@@ -102,7 +102,7 @@ class DifferentiateWith:
             for x, lib in zip(arrays, layout.libraries, strict=True)
         ]
         if host is None:
-            function = GuestFunction(root, tuple(arrays[i] for i in root.numbers))
+            function = GuestFunction(root, tuple(arrays[i] for i in root.numbers)) if root.numbers else root.plain
             outs = call(function, [arrays[i] for i in root.inputs], library)
             assert root.structure is not None
             return _rebuild(root, [library.writable(y, fresh=False) for y in outs])
@@ -114,10 +114,10 @@ class DifferentiateWith:
         self, host: Host, library: ArrayLibrary, root: Root, layout: Layout, arrays: Sequence[Any]
     ) -> Any:
         if root.numbers:
-            function = GuestFunction(root, tuple([arrays[i] for i in root.numbers]))
+            function: GuestFunction = GuestFunction(root, tuple([arrays[i] for i in root.numbers]))
             arrays = [arrays[i] for i in root.inputs]
         else:
-            function = GuestFunction(root)
+            function = root.plain
         outs = host.foreign_call(function, arrays)
         return _rebuild(root, outs)
 

@@ -8,6 +8,7 @@ from these in core, once for all engines.
 from __future__ import annotations
 
 import contextlib
+import functools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -188,6 +189,8 @@ class Guest(ABC):
     """Whether functions made of this guest's derivatives can be differentiated by it again."""
     numeric: bool = False
     """Whether derivatives come from values alone."""
+    fresh_outputs: bool = False
+    """Whether no result of a compiled run shares memory with what the pullback has kept."""
     once: bool = True
     """Whether a value-and-pullback runs the function exactly once."""
 
@@ -257,6 +260,10 @@ class Guest(ABC):
     def batched_pullback(self, pull: PullbackMap, cotangents: Arrays, size: int) -> Arrays:
         """``pull`` of each of ``size`` cotangents along a leading axis."""
         raise NotImplementedError(f"{self.name} declares no batched pullback")
+
+    def close(self, linear: Callable[..., Arrays], *arrays: Any) -> PullbackMap:
+        """``vectors -> linear(*arrays, vectors)``, as something that may leave a compiled run."""
+        return functools.partial(linear, *arrays)
 
     def vectorize(self, function: Callable[..., Arrays], axes: tuple[bool, ...]) -> Callable[..., Arrays] | None:
         """``function`` mapped over the leading axis where ``axes`` is set; ``None``: by a loop in core."""

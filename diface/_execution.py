@@ -45,15 +45,28 @@ def call_keeping(
 ) -> tuple[list[Array], KeptPullback]:
     """As ``call``, and the pullback of this very run."""
     root = function.root
-    with root.scope() if root.scope is not None else _NO_SCOPE:
-        (ys, carried, pull), flags = _guarded(
-            root,
-            lambda xs: _keeping_executor(function)(*function.numbers, *xs),
-            _import(root, arrays, host, own),
-        )
-        results = merge(flags, ys, carried)
-        _note_specs(function, results)
-        return [_export(y, root, host) for y in results], KeptPullback(function, pull, host)
+    if root.scope is None:
+        return _keep(root, function, arrays, host, own)
+    with root.scope():
+        return _keep(root, function, arrays, host, own)
+
+
+def _keep(
+    root: Root, function: ForeignFunction, arrays: Sequence[Array], host: ArrayLibrary, own: bool
+) -> tuple[list[Array], KeptPullback]:
+    run = _keeping_executor(function)
+    xs = _import(root, arrays, host, own)
+    if root.library.mutable:
+        (ys, carried, pull), flags = _guarded(root, lambda xs: run(*function.numbers, *xs), xs)
+    else:
+        (ys, carried, pull), flags = run(*function.numbers, *xs)
+    results = merge(flags, ys, carried) if carried else ys
+    _note_specs(function, results)
+    outs = [_export(y, root, host) for y in results]
+    if not root.guest.fresh_outputs and host.mutable:
+        # The pullback may need these very numbers: they are not the caller's to write into.
+        outs = [host.copy(y) for y in outs]
+    return outs, KeptPullback(function, pull, host)
 
 
 class KeptPullback:
@@ -68,9 +81,16 @@ class KeptPullback:
 
     def __call__(self, cotangents: Sequence[Array]) -> list[Array]:
         root = self.function.root
-        with root.scope() if root.scope is not None else _NO_SCOPE:
-            cts = tuple([root.guest.admit(c, self.host, root.library) for c in cotangents])
-            return [_export(t, root, self.host) for t in root.guest.call_linear(self.pull, cts)]
+        if root.scope is None:
+            return self._apply(root, cotangents)
+        with root.scope():
+            return self._apply(root, cotangents)
+
+    def _apply(self, root: Root, cotangents: Sequence[Array]) -> list[Array]:
+        host, library = self.host, root.library
+        if host is not library:
+            cotangents = [root.guest.admit(c, host, library) for c in cotangents]
+        return [_export(t, root, host) for t in root.guest.call_linear(self.pull, tuple(cotangents))]
 
     def batched(self, cotangents: Sequence[Array], size: int) -> list[Array] | None:
         """For cotangents with a leading axis of length ``size``; ``None`` if the guest would need a loop."""
@@ -151,6 +171,9 @@ def _executor(function: ForeignFunction) -> Callable[..., Arrays]:
 
 
 def _keeping_executor(function: ForeignFunction) -> Callable[..., Any]:
+    root = function.root
+    if function is root.plain and root.keeping is not None:
+        return root.keeping
     executors = function.root.executors
     skeleton = function.skeleton
     found: Callable[..., Any] | None = executors.get((1, skeleton))
@@ -162,7 +185,9 @@ def _keeping_executor(function: ForeignFunction) -> Callable[..., Any]:
             ys, carried, pull = partial.function.calculus().pullback(partial, partial.active)
             return (ys, carried, pull), partial.flags
 
-        found = executors[1, skeleton] = function.root.guest.compile(run)
+        found = executors[1, skeleton] = root.guest.compile(run)
+        if function is root.plain:
+            root.keeping = found
     return found
 
 

@@ -166,10 +166,11 @@ class Run:
         library: The engine's array library.
         has_aux: Whether ``f`` returns ``(y, aux)``.
         label: ``operator(backend)``, for messages.
+        in_order: Whether the ``xs`` are all the arrays, in their order.
     """
 
     __slots__ = (
-        "__weakref__", "active", "arrays", "f", "has_aux", "label", "layout", "library", "structure",
+        "__weakref__", "active", "arrays", "f", "has_aux", "in_order", "label", "layout", "library", "structure",
     )
 
     def __init__(
@@ -181,7 +182,9 @@ class Run:
         library: ArrayLibrary,
         has_aux: bool,
         label: str,
+        in_order: bool,
     ) -> None:
+        self.in_order = in_order
         self.f = f
         self.layout = layout
         self.active = active
@@ -193,7 +196,7 @@ class Run:
 
     def __call__(self, *xs: Array) -> tuple[Arrays, Arrays]:
         layout = self.layout
-        if layout.bare and len(xs) == len(self.arrays):
+        if layout.bare and self.in_order:
             result = self.f(*xs)
         else:
             arrays = list(self.arrays)

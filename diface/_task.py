@@ -113,6 +113,7 @@ class Task:
         self._f = self.guest.adopt(f)
         self.argnums = _normal_argnums(options.argnums, layout.spec.num_children, self.label)
         self.active, self._trees = self._find_active()
+        self._in_order = self.active == tuple(range(len(layout.specs)))
         self.active_specs = tuple(layout.specs[i] for i in self.active)
         self.library = self.guest.library or self._callers_library()
         self.caller = self._result_library()
@@ -236,8 +237,9 @@ class Task:
 
     def run_of(self, arrays: Sequence[Array]) -> Run:
         layout = self.layout
+        count = len(layout.specs)
         return Run(
-            self._f, layout, self.active, arrays[: len(layout.specs)], self.library, self.options.has_aux, self.label
+            self._f, layout, self.active, arrays[:count], self.library, self.options.has_aux, self.label, self._in_order
         )
 
     def active_of(self, arrays: Sequence[Array]) -> Arrays:
@@ -247,7 +249,10 @@ class Task:
         return tuple(arrays[len(self.layout.specs) :])
 
     def cotangents(self, arrays: Sequence[Array], ys: Arrays, call: Run) -> Arrays:
-        return match_cotangents(self, self.direction_of(arrays), ys, call)
+        assert self.direction is not None
+        return match_cotangents(
+            self.label, self.library, self.direction, self.direction_of(arrays), ys, call.structure
+        )
 
     def ones(self, xs: Arrays) -> Arrays:
         return tuple(self.library.ones_like(x) for x in xs)
@@ -300,7 +305,7 @@ class Task:
             imported, fresh = self._import(arrays)
             given = imported + [convert(v, lib, self.library) for v, lib in self._vectors(vectors)]
             (ys, carried, *outs), structure = self._execute(given, fresh)
-            return self._finish(ys, carried, outs, structure, arrays)
+            return self._finish(ys, carried, outs, structure, arrays + vectors)
 
     def _vectors(self, vectors: list[Any]) -> list[tuple[Any, ArrayLibrary]]:
         return [(v, library_of(v) or self.library) for v in vectors]
@@ -457,9 +462,8 @@ class Task:
 
     def cotangent_leaf(self, leaf: Any) -> Any:
         """A leaf of a cotangent; a Python number in the precision of x."""
-        if library_of(leaf) is PYTHON and self.active_specs:
-            dtype = _PYTHON_DTYPES.get(self.active_specs[0].dtype, self.active_specs[0].dtype)
-            return np.asarray(leaf, dtype="float32" if dtype == "bfloat16" else dtype)
+        if library_of(leaf) is PYTHON and self.active_specs and not isinstance(leaf, complex):
+            return np.asarray(leaf, dtype=_REAL_DTYPES.get(self.active_specs[0].dtype, self.active_specs[0].dtype))
         return leaf
 
     def _check_tangent(self, leaf: Any, spec: ArraySpec) -> Any:
@@ -489,6 +493,10 @@ class Task:
 
 _NO_SCOPE = contextlib.nullcontext()
 _PYTHON_DTYPES = {"float": "float64", "complex": "complex128"}
+# The real dtype of the same precision (NumPy has no bfloat16: there a number counts as float32).
+_REAL_DTYPES = {
+    "float": "float64", "complex": "float64", "complex128": "float64", "complex64": "float32", "bfloat16": "float32",
+}
 _NOT_DIFFERENTIABLE = {"int", "bool"}
 
 
@@ -534,22 +542,18 @@ class _LinearMap:
             leaves = task.tangents_of(vector)
             out = task.guest.call_linear(self._linear, self._import(leaves))
             zeros = tuple(0 for kind in self._structure.kinds if kind < 0)
-            return self._structure.value([task._export(t, task.caller, []) for t in out], zeros)
+            return self._structure.value([task._export(t, task.caller, leaves) for t in out], zeros)
 
     def _pull(self, vector: Any) -> Any:
         task = self._task
         direction = Direction(vector, False, task.label, "cotangent")
         leaves, _ = _pytree.flatten(vector)
-        call = task.run_of(())
-        call.structure = self._structure
-        checker = _Cotangents(task, direction)
-        leaves = [
-            np.asarray(v, dtype=str(self._ys[0].dtype).rpartition(".")[2]) if library_of(v) is PYTHON else v
-            for v in leaves
-        ]
-        cts = match_cotangents(checker, self._import(leaves), self._ys, call)  # type: ignore[arg-type]
+        leaves = [task.cotangent_leaf(leaf) for leaf in leaves]
+        cts = match_cotangents(
+            task.label, task.library, direction, self._import(leaves), self._ys, self._structure
+        )
         out = task.guest.call_linear(self._linear, cts)
-        return task.like_x([task._export(g, task._home_of(k), []) for k, g in enumerate(out)])
+        return task.like_x([task._export(g, task._home_of(k), leaves) for k, g in enumerate(out)])
 
     def _import(self, leaves: list[Any]) -> Arrays:
         library = self._task.library
@@ -559,23 +563,3 @@ class _LinearMap:
 class _Shape(NamedTuple):
     shape: tuple[int, ...]
     dtype: Any
-
-
-class _Cotangents(NamedTuple):
-    """The part of a task that the check of cotangents looks at."""
-
-    task: Task
-    direction: Direction
-
-    @property
-    def label(self) -> str:
-        return self.task.label
-
-    @property
-    def batch(self) -> None:
-        return None
-
-
-def describe_call(args: tuple[Any, ...]) -> list[tuple[str, str]]:
-    """A line for each leaf of a call's arguments, for reports."""
-    return layout_of(args)[0].describe("args")

@@ -90,12 +90,13 @@ class AutogradGuest(Guest):
         _check(xs)
         traced = _Traced(function)
         vjp, ys = make_vjp(traced, traced_tuple(xs))
+        if traced.constant is not None:
+            zeros = tuple(anp.zeros_like(x) for x in xs)
+            return traced.constant, traced.aux, lambda cotangents: zeros
         dtypes = [x.dtype for x in xs]
         complexes = any(np.iscomplexobj(_value(v)) for v in (*xs, *ys))
 
         def pull(cotangents: Arrays) -> Arrays:
-            if not ys:
-                return tuple(anp.zeros_like(x) for x in xs)
             if complexes:
                 # autograd's pullback is the transpose; the adjoint is its conjugate on both sides.
                 cotangents = tuple(map(anp.conj, cotangents))
@@ -110,20 +111,14 @@ class AutogradGuest(Guest):
         if len(xs) != 1 or xs[0].dtype.kind != "f":
             return super().value_and_gradient(function, xs, seed)
         # One argument needs no traced tuple, which costs as much as a small function itself.
-        aux: list[Arrays] = []
-
-        def single(x: Any) -> Any:
-            level = x._trace
-            ys, extra = function(x)
-            aux[:] = [tuple(_unbox(a, level) for a in extra)]
-            return ys[0] if len(ys) == 1 else traced_tuple(ys)
-
-        vjp, y = make_vjp(single, xs[0])
-        ys = (y if isbox(y) else np.asarray(y),) if isinstance(y, (ArrayBox, np.ndarray, np.generic)) else _arrays(y)
-        cotangents = seed(ys)
-        if len(ys) != 1:
-            return super().value_and_gradient(function, xs, seed)
-        return ys, aux[0], (_cast(vjp(cotangents[0]), xs[0].dtype),)
+        traced = _TracedSingle(function)
+        vjp, y = make_vjp(traced, xs[0])
+        if traced.ys is not None:
+            seed(traced.ys)  # constant, or several: the former's gradient is zero, the latter refused here
+            return traced.ys, traced.aux, (anp.zeros_like(xs[0]),)
+        ys = (y if isbox(y) else np.asarray(y),)
+        (cotangent,) = seed(ys)
+        return ys, traced.aux, (_cast(vjp(cotangent), xs[0].dtype),)
 
     def value_and_pushforward(self, function: Function, xs: Arrays, txs: Arrays) -> Results:
         _check(xs)
@@ -134,6 +129,8 @@ class AutogradGuest(Guest):
             # autograd has reverse rules for more functions than forward rules. The pullback is linear
             # in its cotangent, so its own pullback is the pushforward.
             return self._pushforward_by_pullbacks(function, xs, txs)
+        if traced.constant is not None:
+            return traced.constant, traced.aux, tuple(anp.zeros_like(y) for y in traced.constant)
         return _arrays(ys), traced.aux, tuple(
             _cast(t, y.dtype) for t, y in zip(_arrays(tys), _arrays(ys), strict=True)
         )
@@ -151,12 +148,35 @@ class _Traced:
     def __init__(self, function: Function) -> None:
         self._function = function
         self.aux: Arrays = ()
+        self.constant: Arrays | None = None
 
     def __call__(self, xs: Any) -> Any:
-        level = xs._trace if isbox(xs) else None
+        level = xs._trace
         ys, aux = self._function(*[xs[i] for i in range(len(xs))])
         self.aux = tuple(_unbox(a, level) for a in aux)
+        if not any(isbox(y) and y._trace >= level for y in ys):
+            # Nothing depends on xs. autograd warns of that; here it is no fault, and xs stand in.
+            self.constant = _arrays(ys)
+            return xs
         return traced_tuple(ys)
+
+
+class _TracedSingle:
+    """``function`` of one argument with one result; any other results go to ``ys``."""
+
+    def __init__(self, function: Function) -> None:
+        self._function = function
+        self.aux: Arrays = ()
+        self.ys: Arrays | None = None
+
+    def __call__(self, x: Any) -> Any:
+        level = x._trace
+        ys, aux = self._function(x)
+        self.aux = tuple(_unbox(a, level) for a in aux)
+        if len(ys) == 1 and isbox(ys[0]) and ys[0]._trace >= level:
+            return ys[0]
+        self.ys = tuple(_unbox(y, level) for y in _arrays(ys))
+        return x
 
 
 def _unbox(x: Any, level: int | None) -> Any:
@@ -173,7 +193,7 @@ def _value(x: Any) -> Any:
 
 
 def _arrays(ys: Any) -> Arrays:
-    return tuple(y if isbox(y) else np.asarray(y) for y in (ys[i] for i in range(len(ys))))
+    return tuple([y if isbox(y) else np.asarray(y) for y in [ys[i] for i in range(len(ys))]])
 
 
 def _cast(t: Any, dtype: Any) -> Any:

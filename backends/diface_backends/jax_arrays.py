@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
-import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -19,6 +19,8 @@ __all__ = ["JAX", "JAXLibrary"]
 
 # XLA on a CPU shares memory of this alignment only, and copies other memory.
 _ALIGNMENT = 64
+_WIDE = frozenset(map(np.dtype, ("float64", "complex128", "int64", "uint64")))
+_NO_SCOPE = contextlib.nullcontext()
 _ARRAY = type(jnp.zeros(()))
 
 
@@ -76,18 +78,18 @@ class JAXLibrary(ArrayLibrary):
         return np.asarray(x)
 
     def from_numpy(self, x: np.ndarray[Any, Any]) -> tuple[Any, bool]:
-        if shareable(x):
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
+        with wide() if x.dtype in _WIDE else _NO_SCOPE:
+            if shareable(x):
                 return jnp.from_dlpack(x), True
-        # A copy of our own first: JAX may read the memory after it has returned.
-        return jnp.asarray(np.array(x)), False
+            # A copy of our own first: JAX may read the memory after it has returned.
+            return jnp.asarray(np.array(x)), False
 
     def to_dlpack(self, x: Any) -> Any:
         return x
 
     def from_dlpack(self, x: Any) -> Any:
-        return jnp.from_dlpack(x)
+        with wide():
+            return jnp.from_dlpack(x)
 
     def copy(self, x: Any) -> Any:
         return jnp.array(x)
@@ -108,6 +110,11 @@ def _open_node(node: Any) -> tuple[list[Any], Any, Any]:
 
 def _close_node(spec: Any, children: Any) -> Any:
     return spec.unflatten(children)
+
+
+def wide() -> contextlib.AbstractContextManager[Any]:
+    """64-bit types for what is done inside, on this thread; the global flag is not touched."""
+    return _NO_SCOPE if jax.config.read("jax_enable_x64") else jax.enable_x64(True)
 
 
 @functools.cache

@@ -25,12 +25,11 @@ from diface.extend import (
     convert,
     writable_alias,
 )
-from diface_backends.jax_arrays import JAX, shareable
+from diface_backends.jax_arrays import JAX, shareable, wide
 
 __all__ = ["JAXGuest"]
 
 _WIDE = {"float64", "float", "complex128", "complex", "int64", "uint64"}
-_ON = contextlib.nullcontext()
 # Below this size handing NumPy's memory to the compiled call is faster than a DLPack import.
 _SMALL = 2**16
 
@@ -55,13 +54,13 @@ class JAXGuest(Guest):
 
     def __init__(self, backend: AutoJAX) -> None:
         super().__init__(backend)
-        self.jit = backend.jit
+        self.jit = self.fresh_outputs = backend.jit  # XLA gives each result of a compiled call memory of its own
 
     def devices(self) -> tuple[str, ...]:
         return tuple(str(device) for device in jax.devices())
 
     def scope(self, specs: Sequence[ArraySpec]) -> Callable[[], contextlib.AbstractContextManager[Any]] | None:
-        return _wide_scope if any(spec.dtype in _WIDE for spec in specs) else None
+        return wide if any(spec.dtype in _WIDE for spec in specs) else None
 
     def admit(self, x: Any, source: ArrayLibrary, target: ArrayLibrary) -> Any:
         if self.jit:
@@ -76,8 +75,14 @@ class JAXGuest(Guest):
         return _writable_view(x, result)
 
     def output_sizes(self, function: Function, xs: Arrays) -> int | None:
-        ys, _ = jax.eval_shape(function, *xs)
+        try:
+            ys, _ = jax.eval_shape(function, *xs)
+        except _NEEDS_VALUE:
+            return None
         return sum(y.size for y in ys)
+
+    def close(self, linear: Callable[..., Arrays], *arrays: Any) -> PullbackMap:
+        return Partial(linear, *arrays)
 
     def compile(self, run: Callable[..., Any]) -> Callable[..., Any]:
         return _Compiled(run) if self.jit else run
@@ -124,11 +129,6 @@ class JAXGuest(Guest):
                 "Use jax.numpy, or diface.array_namespace(x)."
             )
         return None
-
-
-def _wide_scope() -> contextlib.AbstractContextManager[Any]:
-    """64-bit types for this call and this thread; the global flag is not touched."""
-    return _ON if jax.config.read("jax_enable_x64") else jax.enable_x64(True)
 
 
 def _spread(push: Callable[..., Any], vectors: Arrays) -> Arrays:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch.autograd import forward_ad
 
 from diface.extend import (
     Batched,
@@ -87,32 +88,24 @@ class ForeignCall(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:
-        function, kept, *xs = inputs
-        ctx.function = function
-        ctx.kept = kept
-        ctx.outs = tuple([(y.shape, y.dtype, y.device) for y in output])
+        ctx.function, ctx.kept, *xs = inputs
         ctx.save_for_backward(*xs)
         ctx.save_for_forward(*xs)
         ctx.set_materialize_grads(False)
-        fixed = [y for y in output if not (y.is_floating_point() or y.is_complex())]
-        if fixed:
-            ctx.mark_non_differentiable(*fixed)
+        _mark_fixed(ctx, output)
 
     @staticmethod
     def backward(ctx: Any, *cotangents: torch.Tensor | None) -> tuple[Any, ...]:
-        xs = ctx.saved_tensors
-        if all(ct is None for ct in cotangents):
-            return (None,) * (2 + len(xs))
-        function, kept = ctx.function, ctx.kept
-        cts = [
-            torch.zeros(shape, dtype=dtype, device=device) if ct is None else ct
-            for ct, (shape, dtype, device) in zip(cotangents, ctx.outs, strict=True)
-            if dtype.is_floating_point or dtype.is_complex
-        ]
-        if kept.pull is not None and not torch.is_grad_enabled() and not any(map(is_followed, cts)):
-            dxs: Sequence[torch.Tensor] = kept.pull(cts)
+        xs, function, kept = ctx.saved_tensors, ctx.function, ctx.kept
+        cts: Sequence[Any] = cotangents
+        if len(cotangents) > 1 or cotangents[0] is None:
+            if all(ct is None for ct in cotangents):
+                return (None,) * (2 + len(xs))
+            cts = _complete(cotangents, function, xs)
+        if kept.pull is None or torch.is_grad_enabled() or torch._C._are_functorch_transforms_active():
+            dxs: Sequence[torch.Tensor] = ForeignCall.apply(Pullback(function), _reuse(kept, len(xs)), *xs, *cts)
         else:
-            dxs = ForeignCall.apply(Pullback(function), _reuse(kept, len(xs)), *xs, *cts)
+            dxs = kept.pull(cts)
         return (None, None, *_spread(dxs, function))
 
     @staticmethod
@@ -125,7 +118,7 @@ class ForeignCall(torch.autograd.Function):
         ]
         tys = iter(ForeignCall.apply(Pushforward(function), _Kept(), *xs, *active))
         return tuple(
-            [next(tys) if dtype.is_floating_point or dtype.is_complex else None for _, dtype, _ in ctx.outs]
+            [next(tys) if is_inexact(spec) else None for spec in function.out_specs]
         )
 
     @staticmethod
@@ -148,8 +141,13 @@ class PlainForeignCall(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, function: ForeignFunction, kept: _Kept, *xs: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        ctx.function, ctx.kept = function, kept
+        ctx.save_for_backward(*xs)
+        if forward_ad._current_level >= 0:
+            ctx.save_for_forward(*xs)
+        ctx.set_materialize_grads(False)
         outs = ForeignCall.forward(function, kept, *xs)
-        ForeignCall.setup_context(ctx, (function, kept, *xs), outs)
+        _mark_fixed(ctx, outs)
         return outs
 
     backward = ForeignCall.backward
@@ -184,6 +182,23 @@ def _reuse(kept: _Kept, n: int) -> _Kept:
         return None
 
     return _Kept(False, shortcut, mapped_shortcut)
+
+
+def _mark_fixed(ctx: Any, outs: Tensors) -> None:
+    """Tells PyTorch which results have no derivative."""
+    fixed = [y for y in outs if not (y.is_floating_point() or y.is_complex())]
+    if fixed:
+        ctx.mark_non_differentiable(*fixed)
+
+
+def _complete(cotangents: Sequence[Any], function: ForeignFunction, xs: Tensors) -> list[torch.Tensor]:
+    """The cotangents of the floating-point results, zeros where PyTorch has none."""
+    device = xs[0].device if xs else None
+    return [
+        torch.zeros(spec.shape, dtype=getattr(torch, spec.dtype), device=device) if ct is None else ct
+        for ct, spec in zip(cotangents, function.out_specs, strict=True)
+        if is_inexact(spec)
+    ]
 
 
 def _spread(dxs: Sequence[torch.Tensor], function: ForeignFunction) -> list[torch.Tensor | None]:

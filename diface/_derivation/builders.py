@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 from diface import _pytree
 from diface._engine import Array, ArrayLibrary, Arrays, Function, PullbackMap
-from diface._functions import SINGLE, Run
+from diface._functions import SINGLE, Run, Structure
 from diface.errors import ArgumentMismatchError, NotDifferentiableError, NotScalarError, UnsupportedError
 
 if TYPE_CHECKING:
-    from diface._task import Task
+    from diface._task import Direction, Task
 
 __all__ = ["BUILDERS", "Build"]
 
@@ -100,14 +100,7 @@ def pushforward_function(task: Task) -> Callable[..., Any]:
 
     def run(*arrays: Array) -> Any:
         call, xs = task.run_of(arrays), task.active_of(arrays)
-        if calculus.forward:
-            ys, carried, push = calculus.guest.value_and_linear_map(call, xs)
-        else:
-            ys, carried = call(*xs)
-
-            def push(txs: Arrays, /) -> Arrays:
-                return calculus.pushforward(call, xs, txs)[2]
-
+        ys, carried, push = calculus.pushforward_map(call, xs)
         return (ys, carried, push), call.structure
 
     return run
@@ -314,36 +307,39 @@ def require_scalar(ys: Arrays, library: ArrayLibrary, label: str) -> None:
     raise NotScalarError(f"{label}: f returned {came}; one real number was expected. {advice}")
 
 
-def match_cotangents(task: Task, cts: Arrays, ys: Arrays, call: Run) -> Arrays:
-    """The cotangents for ``ys``, in order, checked against them."""
-    layout = task.direction
-    assert layout is not None
-    structure = call.structure
-    if structure is SINGLE and layout.bare_leaf:
+def match_cotangents(
+    label: str, library: ArrayLibrary, direction: Direction, cts: Arrays, ys: Arrays, structure: Structure
+) -> Arrays:
+    """The cotangents for ``ys``, in order, checked against them (of which shape and dtype are looked at)."""
+    if structure is SINGLE and direction.bare_leaf:
         picked: list[Any] = list(cts)
     else:
-        tree = layout.unflatten(cts)
         try:
-            parts = structure.spec.flatten_up_to(tree)
+            parts = structure.spec.flatten_up_to(direction.unflatten(cts))
         except (ValueError, TypeError) as error:
             raise ArgumentMismatchError(
-                f"{task.label}: the cotangent has the structure {layout.spec}; f returned {structure.spec}. "
+                f"{label}: the cotangent has the structure {direction.spec}; f returned {structure.spec}. "
                 "Pass a cotangent with the structure of f's result."
             ) from error
         picked = [part for part, kind in zip(parts, structure.kinds, strict=True) if kind >= 0]
-    lead = () if task.batch is None else (task.batch,)
-    for ct, y, path in zip(picked, ys, _pytree.paths(structure.spec, "cotangent"), strict=False):
+    lead = () if direction.size is None else (direction.size,)
+    paths = [
+        path
+        for path, kind in zip(_pytree.paths(structure.spec, "cotangent"), structure.kinds, strict=True)
+        if kind >= 0
+    ]
+    for k, (ct, y, path) in enumerate(zip(picked, ys, paths, strict=True)):
         wanted = (*lead, *y.shape)
         if ct is None or tuple(ct.shape) != wanted:
             came = "None" if ct is None else f"shape {tuple(ct.shape)}"
             raise ArgumentMismatchError(
-                f"{task.label}: {path} has {came}; f returned shape {tuple(y.shape)}, so {wanted} was "
-                "expected. Pass a cotangent like f's result"
-                + (" with one leading batch axis." if lead else ".")
+                f"{label}: {path} has {came}; f returned shape {tuple(y.shape)}, so {wanted} was expected. "
+                "Pass a cotangent like f's result" + (" with one leading batch axis." if lead else ".")
             )
+        if "complex" in str(y.dtype) and not library.is_complex(ct):
+            picked[k] = ct = ct + library.namespace(ct).zeros((), dtype=y.dtype)  # real numbers are complex numbers
         if ct.dtype != y.dtype:
             raise ArgumentMismatchError(
-                f"{task.label}: {path} has dtype {ct.dtype}; f returned {y.dtype}. "
-                "Convert the cotangent to f's dtype."
+                f"{label}: {path} has dtype {ct.dtype}; f returned {y.dtype}. Convert the cotangent to f's dtype."
             )
     return tuple(picked)

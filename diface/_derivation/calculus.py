@@ -72,8 +72,8 @@ class Calculus:
         a = xp.reshape(a, (*a.shape[: len(a.shape) - len(b.shape)], n))
         b = xp.reshape(b, (n,))
         if self.is_complex(a) or self.is_complex(b):
-            return xp.real(xp.sum(xp.conj(a) * b, -1))
-        return xp.sum(a * b, -1)
+            return xp.real(xp.sum(xp.conj(a) * b, axis=-1))
+        return xp.sum(a * b, axis=-1)
 
     def is_complex(self, x: Array) -> bool:
         return self.library.is_complex(x)
@@ -85,7 +85,14 @@ class Calculus:
         if self.forward:
             return self.guest.value_and_pushforward(function, xs, txs)
         ys, aux, rows = self._pullback_rows(function, xs)
-        return ys, aux, tuple(self._push_row(y, row, txs) for y, row in zip(ys, rows, strict=True))
+        return ys, aux, self._push_rows(ys, rows, txs)
+
+    def pushforward_map(self, function: Function, xs: Arrays) -> tuple[Arrays, Arrays, PullbackMap]:
+        """``(ys, aux, push)``."""
+        if self.forward:
+            return self.guest.value_and_linear_map(function, xs)
+        ys, aux, rows = self._pullback_rows(function, xs)
+        return ys, aux, self.guest.close(self._push_rows, ys, rows)
 
     def batched_pushforward(self, function: Function, xs: Arrays, txs: Arrays, size: int) -> Results:
         """As ``pushforward``, for ``size`` tangents along a leading axis."""
@@ -95,10 +102,7 @@ class Calculus:
         aux: Arrays = ()
         if not self.forward:
             ys, aux, rows = self._pullback_rows(function, xs)
-            results = [
-                [self._push_row(y, row, tuple(t[i] for t in txs)) for y, row in zip(ys, rows, strict=True)]
-                for i in range(size)
-            ]
+            results = [list(self._push_rows(ys, rows, tuple(t[i] for t in txs))) for i in range(size)]
         elif size == 0:
             ys, aux = function(*xs)
             empty = tuple(self.library.namespace(y).zeros((0, *y.shape), dtype=y.dtype) for y in ys)
@@ -110,18 +114,21 @@ class Calculus:
                 results.append(list(tys))
         return ys, aux, tuple(self.stack([row[k] for row in results]) for k in range(len(ys)))
 
-    def _pullback_rows(self, function: Function, xs: Arrays) -> tuple[Arrays, Arrays, list[Arrays]]:
+    def _pullback_rows(self, function: Function, xs: Arrays) -> tuple[Arrays, Arrays, list[list[Arrays]]]:
+        """J by reverse mode: for each y, for each turn (1, and 1j where y is complex), its rows."""
         ys, aux, pull = self.guest.value_and_pullback(function, xs)
         self._warn_derived("forward", "pullbacks", ys)
-        return ys, aux, self.rows(pull, ys)
+        ones = self.rows(pull, ys)
+        turned = self.rows(pull, ys, 1j) if any(self.is_complex(y) for y in ys) else ones
+        return ys, aux, [
+            [ones[k], turned[k]] if self.is_complex(y) else [ones[k]] for k, y in enumerate(ys)
+        ]
 
-    def _push_row(self, y: Array, row: Arrays, txs: Arrays) -> Array:
-        xp = self.library.namespace(y)
-        parts = [self.inner(r, t) for r, t in zip(row, txs, strict=True)]
-        total = parts[0]
-        for part in parts[1:]:
-            total = total + part
-        return xp.reshape(total, y.shape)
+    def _push_rows(self, ys: Arrays, rows: list[list[Arrays]], txs: Arrays) -> Arrays:
+        # Re⟨Jᵀe, t⟩ = Re⟨e, J t⟩ is the real part of an element of J t, and with i·e the imaginary part.
+        return tuple(
+            self._shaped(y, [self._total(parts, txs) for parts in turns]) for y, turns in zip(ys, rows, strict=True)
+        )
 
     # ---- reverse ---------------------------------------------------------------------------
 
@@ -131,11 +138,7 @@ class Calculus:
             return self.guest.value_and_pullback(function, xs)
         self._warn_derived("reverse", "pushforwards", xs)
         ys, aux, columns = self.columns(function, xs)
-
-        def pull(cts: Arrays) -> Arrays:
-            return self._pull_columns(xs, ys, columns, cts)
-
-        return ys, aux, pull
+        return ys, aux, self.guest.close(self._pull_columns, xs, columns)
 
     def gradient(self, function: Function, xs: Arrays, seed: Callable[[Arrays], Arrays]) -> Results:
         """``(ys, aux, gradient)``, with the cotangent ``seed(ys)``."""
@@ -143,33 +146,33 @@ class Calculus:
             return self.guest.value_and_gradient(function, xs, seed)
         self._warn_derived("reverse", "pushforwards", xs)
         ys, aux, columns = self.columns(function, xs)
-        return ys, aux, self._pull_columns(xs, ys, columns, seed(ys))
+        return ys, aux, self._pull_columns(xs, columns, seed(ys))
 
     def batched_pull(self, pull: PullbackMap, cts: Arrays, size: int, xs: Arrays) -> Arrays:
-        """``pull`` of each of ``size`` cotangents along a leading axis."""
-        if self.reverse and self.guest.vectorized:
-            return self.guest.batched_pullback(pull, cts, size)
+        """``pull`` of each of ``size`` cotangents along a leading axis, to be like ``xs``."""
         if size == 0:
             return tuple(self.library.namespace(x).zeros((0, *x.shape), dtype=x.dtype) for x in xs)
+        if self.reverse and self.guest.vectorized:
+            return self.guest.batched_pullback(pull, cts, size)
         results = [pull(tuple(c[i] for c in cts)) for i in range(size)]
         return tuple(self.stack([row[k] for row in results]) for k in range(len(results[0])))
 
-    def _pull_columns(self, xs: Arrays, ys: Arrays, columns: list[list[Arrays]], cts: Arrays) -> Arrays:
+    def _pull_columns(self, xs: Arrays, columns: list[list[Arrays]], cts: Arrays) -> Arrays:
         return tuple(
-            self._pull_column(x, [self._total(parts, cts) for parts in turns])
-            for x, turns in zip(xs, columns, strict=True)
+            self._shaped(x, [self._total(parts, cts) for parts in turns]) for x, turns in zip(xs, columns, strict=True)
         )
 
-    def _total(self, parts: Arrays, cts: Arrays) -> Array:
-        total = self.inner(parts[0], cts[0])
-        for part, ct in zip(parts[1:], cts[1:], strict=True):
-            total = total + self.inner(part, ct)
+    def _total(self, parts: Arrays, vectors: Arrays) -> Array:
+        """The sum of ``Re⟨part, vector⟩``."""
+        total = self.inner(parts[0], vectors[0])
+        for part, vector in zip(parts[1:], vectors[1:], strict=True):
+            total = total + self.inner(part, vector)
         return total
 
-    def _pull_column(self, x: Array, turns: list[Array]) -> Array:
-        xp = self.library.namespace(x)
+    def _shaped(self, like: Array, turns: list[Array]) -> Array:
+        """An array like ``like`` from its real (and imaginary) parts."""
         flat = turns[0] + 1j * turns[1] if len(turns) == 2 else turns[0]
-        return xp.reshape(flat, x.shape)
+        return self.library.namespace(like).reshape(flat, like.shape)
 
     # ---- whole matrices --------------------------------------------------------------------
 
@@ -192,9 +195,7 @@ class Calculus:
         aux: Arrays = ()
         blocks: list[Arrays] = []
         for tangents, size in self.basis(xs):
-            if turn != 1:
-                tangents = tuple(t * turn if self.is_complex(t) else t * 0 for t in tangents)
-            ys, aux, tys = self.batched_pushforward(function, xs, tangents, size)
+            ys, aux, tys = self.batched_pushforward(function, xs, self._turned(tangents, turn), size)
             blocks.append(tys)
         if not blocks:
             ys, aux = function(*xs)
@@ -202,15 +203,20 @@ class Calculus:
         whole = self.join(blocks)
         return ys, aux, self.split(whole, [math.prod(x.shape) for x in xs])
 
-    def rows(self, pull: PullbackMap, ys: Arrays) -> list[Arrays]:
+    def rows(self, pull: PullbackMap, ys: Arrays, turn: complex = 1) -> list[Arrays]:
         """J by reverse mode: for each y a tuple over xs of arrays of shape ``(y.size, *x.shape)``."""
         blocks = [
-            self.batched_pull(pull, cotangents, size, ()) for cotangents, size in self.basis(ys)
+            self.batched_pull(pull, self._turned(cotangents, turn), size, ())
+            for cotangents, size in self.basis(ys)
         ]
         if not blocks:
             zero = pull(tuple(self.zeros(y) for y in ys))
             blocks = [self.batched_pull(pull, (), 0, zero)]
         return self.split(self.join(blocks), [math.prod(y.shape) for y in ys])
+
+    def _turned(self, vectors: Arrays, turn: complex) -> Arrays:
+        """The complex ones among ``vectors`` times ``turn``, the real ones left out."""
+        return vectors if turn == 1 else tuple(v * turn if self.is_complex(v) else v * 0 for v in vectors)
 
     def join(self, blocks: list[Arrays]) -> Arrays:
         if len(blocks) == 1:
