@@ -70,7 +70,7 @@ class Root:
         self.numbers = tuple(i for i, lib in enumerate(layout.libraries) if lib.name == "python")
         self.inputs = tuple(i for i in range(len(layout.libraries)) if i not in set(self.numbers))
         self.in_specs = tuple(layout.specs[i] for i in self.inputs)
-        self.scope = self.guest.scope(self.in_specs)
+        self.scope = library.scope(self.in_specs)
         self.executors: dict[Any, Any] = {}
         self.specs: dict[ForeignFunction, tuple[ArraySpec, ...]] = {}
         self.structure: Structure | None = None

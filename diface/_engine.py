@@ -146,6 +146,10 @@ class ArrayLibrary(ABC):
         xp = self.namespace(like)
         return xp.asarray(value, dtype=like.dtype)
 
+    def scope(self, specs: Sequence[ArraySpec]) -> Scope | None:
+        """A context to enter around everything done with arrays of these specifications, if one is needed."""
+        return None
+
     def open_node(self, node: Any) -> tuple[Callable[[Any], Any], Callable[[Any, Any], Any]] | None:
         """How to open a pytree node that this engine knows, and only it may know.
 
@@ -200,10 +204,6 @@ class Guest(ABC):
     def devices(self) -> tuple[str, ...]:
         """The devices that the engine can use on this machine."""
         return ("cpu",)
-
-    def scope(self, specs: Sequence[ArraySpec]) -> Scope | None:
-        """A context to enter around everything done with arguments of these specifications."""
-        return None
 
     def adopt(self, f: Callable[..., Any]) -> Callable[..., Any]:
         """The user's function as this engine wants to run it (compiled, say)."""

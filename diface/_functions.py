@@ -167,10 +167,11 @@ class Run:
         has_aux: Whether ``f`` returns ``(y, aux)``.
         label: ``operator(backend)``, for messages.
         in_order: Whether the ``xs`` are all the arrays, in their order.
+        copies: Whether each run gets copies of its constants, since ``f`` writes into them.
     """
 
     __slots__ = (
-        "__weakref__", "active", "arrays", "f", "has_aux", "in_order", "label", "layout", "library", "structure",
+        "__weakref__", "active", "arrays", "copies", "f", "has_aux", "in_order", "label", "layout", "library", "structure",
     )
 
     def __init__(
@@ -183,8 +184,10 @@ class Run:
         has_aux: bool,
         label: str,
         in_order: bool,
+        copies: bool = False,
     ) -> None:
         self.in_order = in_order
+        self.copies = copies
         self.f = f
         self.layout = layout
         self.active = active
@@ -195,26 +198,34 @@ class Run:
         self.structure = SINGLE
 
     def __call__(self, *xs: Array) -> tuple[Arrays, Arrays]:
+        if self.in_order and self.layout.bare:
+            return self.accept(self.f(*xs), xs)
+        return self.accept(self.f(*self.arguments(xs)), xs)
+
+    def arguments(self, xs: Sequence[Array]) -> Sequence[Any]:
+        """The user's arguments with ``xs`` in the places of the active arrays."""
         layout = self.layout
-        if layout.bare and self.in_order:
-            result = self.f(*xs)
-        else:
-            arrays = list(self.arrays)
-            for i, x in zip(self.active, xs, strict=True):
-                arrays[i] = x
-            if layout.bare:
-                result = self.f(*arrays)
-            else:
-                leaves = list(layout.template)
-                for i, x in zip(layout.positions, arrays, strict=True):
-                    leaves[i] = x
-                result = self.f(*_pytree.unflatten(layout.spec, leaves))
+        arrays = list(self.arrays)
+        if self.copies:
+            arrays = [x if library_of(x) is PYTHON else self.library.copy(x) for x in arrays]
+        for i, x in zip(self.active, xs, strict=True):
+            arrays[i] = x
+        if layout.bare:
+            return arrays
+        leaves = list(layout.template)
+        for i, x in zip(layout.positions, arrays, strict=True):
+            leaves[i] = x
+        args: tuple[Any, ...] = _pytree.unflatten(layout.spec, leaves)
+        return args
+
+    def accept(self, result: Any, xs: Sequence[Array] = ()) -> tuple[Arrays, Arrays]:
+        """The user's result as ``(ys, carried)``."""
         if not self.has_aux and library_of(result) is self.library and self.library.is_inexact(result):
             self.structure = SINGLE
             return (result,), ()
         return self._open(result, xs)
 
-    def _open(self, result: Any, xs: Arrays) -> tuple[Arrays, Arrays]:
+    def _open(self, result: Any, xs: Sequence[Array]) -> tuple[Arrays, Arrays]:
         aux: Any = None
         if self.has_aux:
             if not isinstance(result, tuple) or len(result) != 2:
@@ -247,7 +258,7 @@ class Run:
         self.structure = Structure(spec, tuple(kinds), aux_spec, tuple(aux_leaves))
         return tuple(ys), tuple(carried)
 
-    def _admit(self, leaf: Any, path: str, xs: Arrays) -> Array:
+    def _admit(self, leaf: Any, path: str, xs: Sequence[Array]) -> Array:
         """A leaf of y as an array of the engine."""
         library = library_of(leaf)
         if library is self.library:

@@ -190,6 +190,10 @@ class _Call:
                 )
             self.direction = Direction(vector, options.batched, self.label, operator.direction)
 
+    def forget(self) -> None:
+        """Lets go of the arrays, when only their kind is still of interest."""
+        self.arrays, self.vector = [], None
+
     def task(self) -> Task:
         return Task(
             self.operator, self.f, self.backend, self.layout, self.arrays, self.options, self.direction
@@ -254,6 +258,7 @@ class Preparation:
         self._call = call
         self._lock = threading.Lock()
         self._task = call.task()
+        call.forget()
         self._direction = call.direction
 
     @property
@@ -340,8 +345,10 @@ class Preparation:
         call = _Call(self._call.operator, self._call.f, self._call.backend, args, self._call.options, vector)
         if self._on_mismatch == "prepare":
             with self._lock:
+                arrays = call.arrays
                 self._call, self._direction, self._task = call, call.direction, call.task()
-                return self._task, call.arrays
+                call.forget()
+                return self._task, arrays
         raise PreparationMismatchError(self._report(call))
 
     def _report(self, call: _Call) -> str:

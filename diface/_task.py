@@ -19,7 +19,7 @@ from diface._derivation.calculus import Calculus
 from diface._derivation.table import Operator
 from diface._engine import Array, ArrayLibrary, Arrays, ArraySpec, Guest
 from diface._exchange import NUMPY, PYTHON, NumpyLibrary, convert, library_of
-from diface._functions import SINGLE, Layout, Run, Structure, layout_of
+from diface._functions import SINGLE, Layout, Run, Structure
 from diface._registry import guest_of
 from diface._specs import Backend
 from diface.errors import (
@@ -124,7 +124,7 @@ class Task:
         if backend.forced_mode is not None:
             modes = frozenset({backend.forced_mode})
         self.calculus = Calculus(self.guest, self.library, modes, self.label)
-        self._scope = self.guest.scope(
+        self._scope = self.library.scope(
             [
                 spec for i, (spec, library) in enumerate(zip(layout.specs, layout.libraries, strict=True))
                 if library is not PYTHON or i in self.active
@@ -239,7 +239,8 @@ class Task:
         layout = self.layout
         count = len(layout.specs)
         return Run(
-            self._f, layout, self.active, arrays[:count], self.library, self.options.has_aux, self.label, self._in_order
+            self._f, layout, self.active, arrays[:count], self.library, self.options.has_aux, self.label, self._in_order,
+            self._own_copies or not self._known_writes,
         )
 
     def active_of(self, arrays: Sequence[Array]) -> Arrays:

@@ -11,6 +11,7 @@ from diface._algebra import Batched, ForeignFunction, Joint, Pullback, Pushforwa
 from diface._engine import ArrayLibrary, Arrays, ArraySpec, Function, Guest, Host, PullbackMap, Results
 from diface._exchange import NUMPY, Crossing, NumpyLibrary, convert, ledger, library_of, writable_alias
 from diface._execution import KeptPullback, call, call_keeping
+from diface._functions import Run
 from diface._preparation import cache_clear, cache_info
 from diface._specs import Backend
 
@@ -33,6 +34,7 @@ __all__ = [
     "PullbackMap",
     "Pushforward",
     "Results",
+    "Run",
     "cache_clear",
     "cache_info",
     "call",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -20,6 +20,7 @@ __all__ = ["JAX", "JAXLibrary"]
 # XLA on a CPU shares memory of this alignment only, and copies other memory.
 _ALIGNMENT = 64
 _WIDE = frozenset(map(np.dtype, ("float64", "complex128", "int64", "uint64")))
+_WIDE_NAMES = {"float64", "float", "complex128", "complex", "int64", "uint64"}
 _NO_SCOPE = contextlib.nullcontext()
 _ARRAY = type(jnp.zeros(()))
 
@@ -96,6 +97,9 @@ class JAXLibrary(ArrayLibrary):
 
     def eye(self, n: int, like: Any) -> Any:
         return jnp.eye(n, dtype=like.dtype)
+
+    def scope(self, specs: Sequence[ArraySpec]) -> Callable[[], contextlib.AbstractContextManager[Any]] | None:
+        return wide if any(spec.dtype in _WIDE_NAMES for spec in specs) else None
 
     def open_node(self, node: Any) -> tuple[Callable[[Any], Any], Callable[[Any, Any], Any]] | None:
         if tree_util.default_registry.flatten_one_level(node) is None:

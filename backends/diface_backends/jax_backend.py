@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -25,11 +24,10 @@ from diface.extend import (
     convert,
     writable_alias,
 )
-from diface_backends.jax_arrays import JAX, shareable, wide
+from diface_backends.jax_arrays import JAX, shareable
 
 __all__ = ["JAXGuest"]
 
-_WIDE = {"float64", "float", "complex128", "complex", "int64", "uint64"}
 # Below this size handing NumPy's memory to the compiled call is faster than a DLPack import.
 _SMALL = 2**16
 
@@ -58,9 +56,6 @@ class JAXGuest(Guest):
 
     def devices(self) -> tuple[str, ...]:
         return tuple(str(device) for device in jax.devices())
-
-    def scope(self, specs: Sequence[ArraySpec]) -> Callable[[], contextlib.AbstractContextManager[Any]] | None:
-        return wide if any(spec.dtype in _WIDE for spec in specs) else None
 
     def admit(self, x: Any, source: ArrayLibrary, target: ArrayLibrary) -> Any:
         if self.jit:

@@ -286,7 +286,10 @@ def _on_copies(function: Function) -> Function:
 def _vectorized(linear: Callable[[Arrays], Arrays], vectors: Arrays, size: int, what: str) -> Arrays:
     """``linear`` of each row, by one vectorised call where PyTorch has the rules for it."""
     try:
-        return torch.func.vmap(lambda *rows: linear(rows), randomness="same")(*vectors)
+        with warnings.catch_warnings():
+            # PyTorch tells which of its operations it takes row by row inside (aten::_conj_physical, say).
+            warnings.filterwarnings("ignore", message="There is a performance drop")
+            return torch.func.vmap(lambda *rows: linear(rows), randomness="same")(*vectors)
     except RuntimeError as error:
         if "vmap" not in str(error) and "batching" not in str(error):
             raise

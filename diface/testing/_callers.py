@@ -64,7 +64,7 @@ def caller_of(caller: str | Caller) -> Caller:
         )
 
     def into(x: Array) -> Any:
-        scope = guest.scope([ArraySpec("numpy", x.shape, x.dtype.name, "cpu")])
+        scope = library.scope([ArraySpec("numpy", x.shape, x.dtype.name, "cpu")])
         if scope is None:
             return library.copy(convert(np.array(x), NUMPY, library))
         with scope():  # JAX makes float64 arrays only where it is told to

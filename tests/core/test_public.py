@@ -17,7 +17,7 @@ PUBLIC = {
     "pullback", "pushforward", "second_derivative", "value_and_derivative", "value_and_gradient",
     "value_and_jacobian", "value_and_pullback", "value_and_pullback_function", "value_and_pushforward",
     "value_and_pushforward_function", "value_derivative_and_second_derivative", "value_gradient_and_hessian",
-    "Preparation", "prepare", "array_namespace", "errors",
+    "DifferentiateWith", "differentiate_with", "Preparation", "prepare", "array_namespace", "errors",
 }  # fmt: skip
 
 
