@@ -109,6 +109,8 @@ def _import(root: Root, arrays: Sequence[Array], host: ArrayLibrary, own: bool) 
     for x in arrays:
         if host is not library:
             x = root.guest.admit(x, host, library)
+        elif root.guest.numeric:
+            x = library.detach(x)
         if own or root.writes:
             x = library.copy(x)
         result.append(x)

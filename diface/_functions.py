@@ -167,7 +167,8 @@ class Run:
         has_aux: Whether ``f`` returns ``(y, aux)``.
         label: ``operator(backend)``, for messages.
         in_order: Whether the ``xs`` are all the arrays, in their order.
-        copies: Whether each run gets copies of its constants, since ``f`` writes into them.
+        copies: A list if each run is to get copies of its constants; it then tells, by an entry each,
+            of runs that wrote into them. ``None``: the constants are shared.
     """
 
     __slots__ = (
@@ -184,7 +185,7 @@ class Run:
         has_aux: bool,
         label: str,
         in_order: bool,
-        copies: bool = False,
+        copies: list[bool] | None = None,
     ) -> None:
         self.in_order = in_order
         self.copies = copies
@@ -200,14 +201,19 @@ class Run:
     def __call__(self, *xs: Array) -> tuple[Arrays, Arrays]:
         if self.in_order and self.layout.bare:
             return self.accept(self.f(*xs), xs)
-        return self.accept(self.f(*self.arguments(xs)), xs)
+        if self.copies is None:
+            return self.accept(self.f(*self.arguments(xs)), xs)
+        constants = [x if library_of(x) is PYTHON else self.library.copy(x) for x in self.arrays]
+        before = [self.library.version(x) for x in constants]
+        result = self.f(*self.arguments(xs, constants))
+        if [self.library.version(x) for x in constants] != before:
+            self.copies.append(True)
+        return self.accept(result, xs)
 
-    def arguments(self, xs: Sequence[Array]) -> Sequence[Any]:
-        """The user's arguments with ``xs`` in the places of the active arrays."""
+    def arguments(self, xs: Sequence[Array], arrays: Sequence[Array] | None = None) -> Sequence[Any]:
+        """The user's arguments with ``xs`` in the places of the active arrays (and ``arrays`` in all others)."""
         layout = self.layout
-        arrays = list(self.arrays)
-        if self.copies:
-            arrays = [x if library_of(x) is PYTHON else self.library.copy(x) for x in arrays]
+        arrays = list(self.arrays if arrays is None else arrays)
         for i, x in zip(self.active, xs, strict=True):
             arrays[i] = x
         if layout.bare:

@@ -134,6 +134,7 @@ class Task:
         self._keeps = any(part == "map" for part, _ in operator.parts)
         self._home = all(library is self.library for library in layout.libraries)
         self._own_copies = False
+        self._writes: list[bool] = []
         self._known_writes = not self.library.detects_writes
         self._plain = self._is_plain()
         self.direct = self._shortcut()
@@ -215,6 +216,7 @@ class Task:
         return (
             self.layout.bare
             and self._home
+            and not self.guest.numeric
             and not self.options.has_aux
             and isinstance(self.options.argnums, int)
             and self._trees[0][0] == _pytree.LEAF
@@ -240,7 +242,7 @@ class Task:
         count = len(layout.specs)
         return Run(
             self._f, layout, self.active, arrays[:count], self.library, self.options.has_aux, self.label, self._in_order,
-            self._own_copies or not self._known_writes,
+            self._writes if self._own_copies or not self._known_writes else None,
         )
 
     def active_of(self, arrays: Sequence[Array]) -> Arrays:
@@ -315,7 +317,6 @@ class Task:
         """The arrays in the engine's library; and whether all of their memory is our own."""
         own = self._own_copies
         result = []
-        checking = not self._known_writes
         active = set(self.active)
         for i, (x, library) in enumerate(zip(arrays, self.layout.libraries, strict=True)):
             target = self.library
@@ -325,8 +326,9 @@ class Task:
             keep = self._keeps and library.mutable and library is not target
             if library is not target:
                 x = self.guest.admit(library.copy(x) if keep else x, library, target)
-            copied = own or (checking and i not in active and target.mutable)
-            result.append(target.copy(x) if copied else target.protect(x))
+            elif self.guest.numeric:
+                x = target.detach(x)  # nobody follows what is computed from values alone
+            result.append(target.copy(x) if own else target.protect(x))
         return result, own
 
     def _execute(self, arrays: list[Any], own: bool = False) -> Any:
@@ -353,12 +355,11 @@ class Task:
             raise
         for i, (x, version) in enumerate(zip(arrays, before)):  # noqa: B905 (hot path; equal lengths)
             if library.version(x) != version:
-                if self._known_writes or i in self.active:
-                    raise MutationError(
-                        f"{self.label}: f changed its array number {i} in place, where diface could not give "
-                        "it a copy in time; the caller's array has been changed. Let f work on a copy of it."
-                    )
-                self._own_copies = True
+                raise MutationError(
+                    f"{self.label}: f changed its array number {i} in place, where diface could not give it a copy "
+                    "in time; the caller's array has been changed. Let f work on a copy of it."
+                )
+        self._own_copies = self._own_copies or bool(self._writes)
         self._known_writes = True
         return result
 
