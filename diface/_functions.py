@@ -172,7 +172,8 @@ class Run:
     """
 
     __slots__ = (
-        "__weakref__", "active", "arrays", "copies", "f", "has_aux", "in_order", "label", "layout", "library", "structure",
+        "__weakref__", "active", "arrays", "copies", "f", "has_aux", "in_order", "label", "layout", "library",
+        "structure",
     )
 
     def __init__(

@@ -241,7 +241,8 @@ class Task:
         layout = self.layout
         count = len(layout.specs)
         return Run(
-            self._f, layout, self.active, arrays[:count], self.library, self.options.has_aux, self.label, self._in_order,
+            self._f, layout, self.active, arrays[:count], self.library, self.options.has_aux, self.label,
+            self._in_order,
             self._writes if self._own_copies or not self._known_writes else None,
         )
 

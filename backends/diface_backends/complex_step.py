@@ -16,7 +16,7 @@ import numpy as np
 from diface import AutoComplexStep
 from diface.errors import NotDifferentiableError, UnsupportedError
 from diface.extend import NUMPY, Arrays, Function, Guest, PullbackMap, Results
-from diface_backends.numeric import basis, directions, displaced, epsilon, magnitude, stack
+from diface_backends.numeric import assemble, directions, displaced, epsilon, magnitude, real_directions, stack
 
 __all__ = ["ComplexStepGuest"]
 
@@ -52,7 +52,7 @@ class ComplexStepGuest(Guest):
     def value_gradient_and_batched_hvp(
         self, function: Function, xs: Arrays, txs: Arrays, size: int, seed: Callable[[Arrays], Arrays]
     ) -> tuple[Arrays, Arrays, Arrays, Arrays]:
-        units = basis(xs)
+        units = real_directions(xs)
         ys, aux, slopes = _pushforwards(function, xs, units)
         seed(ys)  # refuses anything but one real number
         products = []
@@ -62,9 +62,9 @@ class ComplexStepGuest(Guest):
                 _pushforwards(function, displaced(xs, s, t), units, check=False)[2] for s in (h, -h)
             )
             products.append(
-                _assemble(xs, [(a[0] - b[0]) / (2 * h) for a, b in zip(ahead, behind, strict=True)])
+                assemble(xs, [(a[0] - b[0]) / (2 * h) for a, b in zip(ahead, behind, strict=True)])
             )
-        return ys, aux, _assemble(xs, [slope[0] for slope in slopes]), stack(products)
+        return ys, aux, assemble(xs, [slope[0] for slope in slopes]), stack(products)
 
     def value_and_two_pushforwards(
         self, function: Function, xs: Arrays, txs: Arrays
@@ -165,11 +165,3 @@ def _real_step(xs: Arrays, t: Arrays) -> float:
 def _like(value: Any, y: Any) -> Any:
     return np.asarray(value, dtype=np.asarray(y).dtype)
 
-
-def _assemble(xs: Arrays, elements: list[Any]) -> Arrays:
-    result, start = [], 0
-    for x in xs:
-        part = elements[start : start + x.size]
-        start += x.size
-        result.append(np.asarray([np.reshape(e, ()) for e in part], dtype=x.dtype).reshape(x.shape))
-    return tuple(result)

@@ -18,14 +18,14 @@ from diface import AutoFiniteDiff
 from diface.errors import BackendNotInstalledError
 from diface.extend import Arrays, Function, Guest, PullbackMap, Results, Run, library_of
 from diface_backends.numeric import (
-    basis,
+    assemble,
     directions,
     displaced,
     epsilon,
     magnitude,
     numbers,
+    real_directions,
     stack,
-    zeros_like,
 )
 
 __all__ = ["FiniteDiffGuest"]
@@ -63,10 +63,10 @@ class FiniteDiffGuest(Guest):
     def value_gradient_and_batched_hvp(
         self, function: Function, xs: Arrays, txs: Arrays, size: int, seed: Callable[[Arrays], Arrays]
     ) -> tuple[Arrays, Arrays, Arrays, Arrays]:
-        units = basis(xs)
+        units = real_directions(xs)
         ys, aux, slopes = self._pushforwards(function, xs, units)
         seed(ys)  # refuses anything but one real number
-        gradients = _assemble(xs, [slope[0] for slope in slopes])
+        gradients = assemble(xs, [slope[0] for slope in slopes])
         values, base = [numbers(x) for x in xs], 0.25
         along = directions(txs, size)
         steps = [self._size(values, t, xs, base) for t in along]
@@ -83,7 +83,7 @@ class FiniteDiffGuest(Guest):
             for h in unit_steps:
                 pp, pm, mp, mm = (next(outs)[0] for _ in range(4))
                 row.append((pp - pm - mp + mm) * _inverse(4 * h * k))
-            products.append(_assemble(xs, row))
+            products.append(assemble(xs, row))
         return ys, aux, gradients, stack(products)
 
     def value_and_two_pushforwards(
@@ -206,20 +206,3 @@ def _copy(x: Any) -> Any:
     assert library is not None
     return library.copy(x)
 
-
-def _assemble(xs: Arrays, elements: list[Any]) -> Arrays:
-    """0-d results, one for each element of ``xs``, as arrays like ``xs``."""
-    result, start = [], 0
-    for x in xs:
-        library = library_of(x)
-        assert library is not None
-        xp = library.namespace(x)
-        count = int(np.prod(tuple(x.shape)))
-        part = elements[start : start + count]
-        start += count
-        if not part:
-            result.append(zeros_like(x))
-            continue
-        flat = xp.stack([xp.reshape(e, ()) for e in part])
-        result.append(xp.reshape(flat, x.shape))
-    return tuple(result)

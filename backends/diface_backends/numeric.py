@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from diface.extend import Arrays, library_of
 
-__all__ = ["basis", "directions", "displaced", "epsilon", "magnitude", "numbers", "stack", "zeros_like"]
+__all__ = [
+    "assemble",
+    "directions",
+    "displaced",
+    "epsilon",
+    "magnitude",
+    "numbers",
+    "real_directions",
+    "stack",
+    "zeros_like",
+]
 
 _EPSILON = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-23, "complex64": 2.0**-23}
 
@@ -72,10 +82,26 @@ def stack(rows: Sequence[Arrays]) -> Arrays:
     return tuple([namespace(parts[0]).stack(parts) for parts in zip(*rows, strict=True)])
 
 
-def basis(xs: Arrays) -> list[Arrays]:
-    """The unit directions of ``xs``."""
+def is_complex(x: Any) -> bool:
+    """Whether ``x`` has a complex dtype."""
+    return "complex" in str(x.dtype)
+
+
+def real_directions(xs: Arrays) -> list[Arrays]:
+    """The unit directions of ``xs`` as a real space: e, and i·e where x is complex."""
+    turned = [k for k, x in enumerate(xs) if is_complex(x)]
+    return basis(xs, range(len(xs))) + [
+        tuple([1j * v if k in turned else v for k, v in enumerate(unit)])
+        for unit in basis(xs, turned)
+    ]
+
+
+def basis(xs: Arrays, which: Sequence[int]) -> list[Arrays]:
+    """The unit directions of ``xs``, along the arrays ``which``."""
     result = []
     for k, x in enumerate(xs):
+        if k not in which:
+            continue
         library = library_of(x)
         assert library is not None
         count = int(np.prod(tuple(x.shape)))
@@ -85,3 +111,20 @@ def basis(xs: Arrays) -> list[Arrays]:
         zero = [zeros_like(other) for other in xs]
         result += [(*zero[:k], eye[i], *zero[k + 1 :]) for i in range(count)]
     return result
+
+
+def assemble(xs: Arrays, elements: Sequence[Any]) -> Arrays:
+    """0-d derivatives along ``real_directions(xs)`` as a gradient, of arrays like ``xs``."""
+    remaining = iter(elements)
+    parts = [_array(x, remaining) for x in xs]
+    return tuple(
+        [part + 1j * _array(x, remaining) if is_complex(x) else part for x, part in zip(xs, parts, strict=True)]
+    )
+
+
+def _array(x: Any, elements: Iterator[Any]) -> Any:
+    count = int(np.prod(tuple(x.shape)))
+    if not count:
+        return zeros_like(x)
+    xp = namespace(x)
+    return xp.reshape(xp.stack([xp.reshape(next(elements), ()) for _ in range(count)]), x.shape)

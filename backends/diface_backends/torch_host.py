@@ -98,7 +98,7 @@ class ForeignCall(torch.autograd.Function):
     def backward(ctx: Any, *cotangents: torch.Tensor | None) -> tuple[Any, ...]:
         xs, function, kept = ctx.saved_tensors, ctx.function, ctx.kept
         cts: Sequence[Any] = cotangents
-        if len(cotangents) > 1 or cotangents[0] is None:
+        if len(cts) != 1 or cts[0] is None:
             if all(ct is None for ct in cotangents):
                 return (None,) * (2 + len(xs))
             cts = _complete(cotangents, function, xs)
