@@ -25,7 +25,7 @@ from typing import Any
 
 from diface._derivation.calculus import Calculus
 from diface._engine import Array, ArrayLibrary, Arrays, ArraySpec, Guest
-from diface._functions import Layout, Run, Structure
+from diface._functions import STATIC, Layout, Run, Structure
 from diface._registry import guest_of
 from diface._specs import AutoFiniteDiff, Backend
 from diface.errors import UnsupportedError
@@ -224,10 +224,13 @@ class GuestFunction(ForeignFunction):
                 arrays[i] = number
             for i, x in zip(root.inputs, xs, strict=True):
                 arrays[i] = x
-        run = Run(root.f, root.layout, tuple(range(len(arrays))), arrays, root.library, False, root.label, True)
+        run = Run(
+            root.f, root.layout, tuple(range(len(arrays))), arrays, root.library, False, root.label, True,
+            statics=True,
+        )
         ys, carried = run(*arrays)
         root.structure = run.structure
-        return tuple([ys[k] if k >= 0 else carried[-1 - k] for k in run.structure.kinds])
+        return tuple([ys[k] if k >= 0 else carried[-1 - k] for k in run.structure.kinds if k < STATIC])
 
     def infer(self) -> tuple[ArraySpec, ...]:
         from diface._execution import infer_specs  # not at the top: it is built on this module

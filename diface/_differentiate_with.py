@@ -11,7 +11,7 @@ from diface._algebra import GuestFunction, Root
 from diface._engine import ArrayLibrary, Host
 from diface._exchange import NUMPY, PYTHON, NumpyLibrary, convert, library_of
 from diface._execution import call
-from diface._functions import SINGLE, Layout, layout_of
+from diface._functions import SINGLE, STATIC, Layout, layout_of
 from diface._preparation import Cache, check_function, function_key
 from diface._registry import backend_of, guest_of
 from diface._specs import Backend
@@ -171,7 +171,9 @@ def _rebuild(root: Root, outs: Sequence[Any]) -> Any:
     assert structure is not None
     if structure is SINGLE:
         return outs[0]
-    return _pytree.unflatten(structure.spec, list(outs))
+    remaining = iter(outs)
+    leaves = [structure.statics[k - STATIC] if k >= STATIC else next(remaining) for k in structure.kinds]
+    return _pytree.unflatten(structure.spec, leaves)
 
 
 def differentiate_with(

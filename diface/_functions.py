@@ -123,8 +123,8 @@ def layout_of(args: tuple[Any, ...]) -> tuple[Layout, list[Any]]:
 class Structure(NamedTuple):
     """The static part of what a function returned.
 
-    ``kinds`` says for each leaf of y where it is: an index into the differentiated ``ys``, or
-    ``-1 - i`` for the i-th carried array. ``aux_leaves`` are as returned, with an index of a carried
+    ``kinds`` says for each leaf of y where it is: an index into the differentiated ``ys``,
+    ``-1 - i`` for the i-th carried array, or ``STATIC + i`` for the i-th of ``statics``. ``aux_leaves`` are as returned, with an index of a carried
     array in place of each array.
     """
 
@@ -132,6 +132,7 @@ class Structure(NamedTuple):
     kinds: tuple[int, ...]
     aux_spec: _pytree.TreeSpec | None
     aux_leaves: tuple[Any, ...]
+    statics: tuple[Any, ...] = ()
 
     def value(self, ys: Iterable[Any], carried: Sequence[Any]) -> Any:
         """The tree of y with ``ys`` at the differentiated leaves."""
@@ -151,6 +152,9 @@ class _Carried(NamedTuple):
     place: int
 
 
+STATIC = 2**30
+"""Where the kinds of static leaves begin."""
+
 SINGLE = Structure(_pytree.LEAF, (0,), None, ())
 """One differentiable array, the common case."""
 
@@ -169,11 +173,12 @@ class Run:
         in_order: Whether the ``xs`` are all the arrays, in their order.
         copies: A list if each run is to get copies of its constants; it then tells, by an entry each,
             of runs that wrote into them. ``None``: the constants are shared.
+        statics: Whether y may have leaves that are no arrays, which pass through.
     """
 
     __slots__ = (
         "__weakref__", "active", "arrays", "copies", "f", "has_aux", "in_order", "label", "layout", "library",
-        "structure",
+        "statics", "structure",
     )
 
     def __init__(
@@ -187,7 +192,9 @@ class Run:
         label: str,
         in_order: bool,
         copies: list[bool] | None = None,
+        statics: bool = False,
     ) -> None:
+        self.statics = statics
         self.in_order = in_order
         self.copies = copies
         self.f = f
@@ -245,7 +252,12 @@ class Run:
         ys: list[Array] = []
         carried: list[Array] = []
         kinds: list[int] = []
+        statics: list[Any] = []
         for leaf, path in zip(leaves, _pytree.paths(spec, "y"), strict=True):
+            if self.statics and library_of(leaf) is None:
+                kinds.append(STATIC + len(statics))
+                statics.append(leaf)
+                continue
             array = self._admit(leaf, path, xs)
             if self.library.is_inexact(array):
                 kinds.append(len(ys))
@@ -262,7 +274,7 @@ class Run:
                     carried.append(leaf)
                 else:
                     aux_leaves.append(leaf)
-        self.structure = Structure(spec, tuple(kinds), aux_spec, tuple(aux_leaves))
+        self.structure = Structure(spec, tuple(kinds), aux_spec, tuple(aux_leaves), tuple(statics))
         return tuple(ys), tuple(carried)
 
     def _admit(self, leaf: Any, path: str, xs: Sequence[Array]) -> Array:

@@ -17,6 +17,7 @@ from diface.testing._check import ConformanceResult, Gap, check_differentiation
 from diface.testing._defaults import default_scenarios
 from diface.testing._failures import ConformanceError, Failure
 from diface.testing._scenario import OPERATORS, Scenario
+from diface.testing._wrapped import OpaqueError, check_wrapped, wrapped_cases
 
 __all__ = [
     "OPERATORS",
@@ -27,10 +28,13 @@ __all__ = [
     "Failure",
     "Gap",
     "Gaps",
+    "OpaqueError",
     "Scenario",
     "benchmark_differentiation",
     "caller_of",
     "cases",
     "check_differentiation",
+    "check_wrapped",
     "default_scenarios",
+    "wrapped_cases",
 ]

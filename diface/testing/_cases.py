@@ -36,6 +36,8 @@ class Case:
         rtol: A relative tolerance that replaces the engine's own.
         atol: An absolute tolerance that replaces the engine's own.
         seed: The seed of the random vectors.
+        guests: The engines that differentiate the scenario's function inside ``backend``, outermost
+            first (see ``check_wrapped``); none where it is ``backend`` alone.
     """
 
     backend: Backend
@@ -46,10 +48,12 @@ class Case:
     rtol: float | None = None
     atol: float | None = None
     seed: int = 0
+    guests: tuple[Backend, ...] = ()
 
     def __str__(self) -> str:
         name = self.scenario.name.replace(" ", "_")
-        return f"{label_of(self.backend)}-{name}-{self.operator}-{self.caller.name}"
+        engines = "<".join(map(label_of, (self.backend, *self.guests)))
+        return f"{engines}-{name}-{self.operator}-{self.caller.name}"
 
     def check(self) -> None:
         """Runs the checks.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import fnmatch
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from diface._specs import Backend
 from diface.testing._callers import Caller
@@ -102,7 +102,11 @@ def check_differentiation(
     found = cases(
         backends, scenarios, callers=callers, operators=operators, gaps=gaps, rtol=rtol, atol=atol, seed=seed
     )
-    left_out = _matching(found, tuple(excluded))
+    return run_cases(found, _matching(found, tuple(excluded)))
+
+
+def run_cases(found: Iterable[Case], left_out: Collection[str] = ()) -> ConformanceResult:
+    """Runs the cases but those ``left_out``; raises one error with all failures."""
     failures: list[Failure] = []
     counts: collections.Counter[tuple[str, str]] = collections.Counter()
     declared = []
