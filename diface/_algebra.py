@@ -7,6 +7,7 @@ A ``ForeignFunction`` maps a tuple of arrays to a tuple of arrays and belongs to
     Pushforward(F)      (xs, txs) -> J txs          linear in txs
     Pullback(F)         (xs, cts) -> Jᵀ cts         linear in cts
     Batched(F, axes)    F mapped over a leading axis of some of its arguments
+    Frozen(F, flags)    F, some of whose arguments nobody differentiates by
 
 A host needs one primitive, ``foreign_call(F, *arrays)``, whose rules name only these: the derivative
 of a ``foreign_call`` is again a ``foreign_call``. So forward and reverse mode, higher orders, ``vmap``
@@ -20,7 +21,7 @@ from __future__ import annotations
 
 import dataclasses
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from diface._derivation.calculus import Calculus
@@ -33,19 +34,24 @@ from diface.errors import UnsupportedError
 __all__ = [
     "Batched",
     "ForeignFunction",
+    "Frozen",
     "GuestFunction",
     "Joint",
     "Partial",
     "Pullback",
     "Pushforward",
     "Root",
+    "freeze",
     "is_inexact",
 ]
 
 
 def is_inexact(spec: ArraySpec) -> bool:
-    """Whether arrays of this specification have derivatives."""
-    return "float" in spec.dtype or "complex" in spec.dtype
+    """Whether there are derivatives with respect to arrays of this specification."""
+    return spec.library != _CONSTANT and ("float" in spec.dtype or "complex" in spec.dtype)
+
+
+_CONSTANT = "constant"
 
 
 class Root:
@@ -367,3 +373,37 @@ class Batched(_Derived):
             for i in range(self.size)
         ]
         return tuple(library.namespace(parts[0]).stack(parts) for parts in zip(*rows, strict=True))
+
+
+@dataclasses.dataclass(frozen=True)
+class Frozen(_Derived):
+    """``function``, where the arguments whose flag is set are constants."""
+
+    function: ForeignFunction
+    flags: tuple[bool, ...]
+
+    @property
+    def order(self) -> int:  # type: ignore[override]
+        return self.function.order
+
+    @property
+    def in_specs(self) -> tuple[ArraySpec, ...]:
+        return tuple(
+            spec._replace(library=_CONSTANT) if frozen else spec
+            for spec, frozen in zip(self.function.in_specs, self.flags, strict=True)
+        )
+
+    def infer(self) -> tuple[ArraySpec, ...]:
+        return self.function.out_specs
+
+    def mapped_outs(self, flags: tuple[bool, ...]) -> tuple[bool, ...]:
+        return self.function.mapped_outs(flags)
+
+    def __call__(self, *xs: Array) -> Arrays:
+        return self.function(*xs)
+
+
+def freeze(function: ForeignFunction, needed: Sequence[bool]) -> ForeignFunction:
+    """``function`` with all arguments frozen that have a derivative but are not ``needed``."""
+    flags = tuple([is_inexact(spec) and not need for spec, need in zip(function.in_specs, needed, strict=True)])
+    return Frozen(function, flags) if any(flags) else function

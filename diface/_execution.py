@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from diface import _pytree
-from diface._algebra import ForeignFunction, GuestFunction, Partial, Root, merge
+from diface._algebra import ForeignFunction, Frozen, GuestFunction, Partial, Root, merge
 from diface._engine import Array, ArrayLibrary, Arrays, ArraySpec
 from diface._exchange import NUMPY, convert
 from diface._functions import Structure
@@ -151,6 +151,8 @@ def _note_specs(function: ForeignFunction, outs: Sequence[Array]) -> None:
     root = function.root
     if root.seen and function.order == 0:
         return
+    while isinstance(function, Frozen):
+        function = function.function
     skeleton = function.skeleton
     if skeleton not in root.specs:
         root.specs[skeleton] = tuple(root.library.describe(y) for y in outs)

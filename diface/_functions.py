@@ -124,8 +124,8 @@ class Structure(NamedTuple):
     """The static part of what a function returned.
 
     ``kinds`` says for each leaf of y where it is: an index into the differentiated ``ys``,
-    ``-1 - i`` for the i-th carried array, or ``STATIC + i`` for the i-th of ``statics``. ``aux_leaves`` are as returned, with an index of a carried
-    array in place of each array.
+    ``-1 - i`` for the i-th carried array, or ``STATIC + i`` for the i-th of ``statics``.
+    ``aux_leaves`` are as returned, with an index of a carried array in place of each array.
     """
 
     spec: _pytree.TreeSpec

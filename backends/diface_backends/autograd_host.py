@@ -21,6 +21,7 @@ from diface.extend import (
     Pushforward,
     call,
     call_keeping,
+    freeze,
     is_inexact,
 )
 
@@ -36,6 +37,7 @@ class AutogradHost(Host):
         return isbox(x)
 
     def foreign_call(self, function: ForeignFunction, arrays: Sequence[Any]) -> list[Any]:
+        function = freeze(function, [isbox(x) for x in arrays])
         reverse = any(isbox(x) and not isinstance(x._node, JVPNode) for x in arrays)
         outs = _foreign(_Call(function, reverse), *arrays)
         return [outs[i] for i in range(len(outs))]

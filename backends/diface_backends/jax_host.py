@@ -39,6 +39,7 @@ from diface.extend import (
     Pushforward,
     call,
     call_keeping,
+    freeze,
     is_inexact,
 )
 from diface_backends.jax_arrays import JAX
@@ -261,6 +262,7 @@ def _no_tangent(y: Any) -> Any:
 
 
 def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, function: ForeignFunction) -> Any:
+    function = freeze(function, [type(t) is not ad.Zero for t in tangents])
     active = _active_tangents(tangents, function.in_specs)
     if any(isinstance(t, _STAGED) for t in active):
         # The tangents are symbols that will be transposed: reverse mode, or code being staged.

@@ -8,7 +8,7 @@ it is a ``foreign_call`` again, which still uses what was kept for its own value
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch.autograd import forward_ad
@@ -22,6 +22,7 @@ from diface.extend import (
     Pushforward,
     call,
     call_keeping,
+    freeze,
     is_inexact,
 )
 from diface_backends.torch_arrays import TORCH, is_followed
@@ -40,9 +41,11 @@ class TorchHost(Host):
 
     def foreign_call(self, function: ForeignFunction, arrays: Sequence[Any]) -> Sequence[Any]:
         wanted = any(x.requires_grad for x in arrays)
-        primitive = ForeignCall if torch._C._are_functorch_transforms_active() else PlainForeignCall
-        outs: tuple[torch.Tensor, ...] = primitive.apply(function, _Kept(wanted), *arrays)
-        return outs
+        if torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0:
+            return cast("Tensors", ForeignCall.apply(function, _Kept(wanted), *arrays))
+        if len(arrays) > 1:
+            function = freeze(function, [x.requires_grad for x in arrays])
+        return cast("Tensors", PlainForeignCall.apply(function, _Kept(wanted), *arrays))
 
 
 class _Kept:
@@ -143,15 +146,12 @@ class PlainForeignCall(torch.autograd.Function):
     def forward(ctx: Any, function: ForeignFunction, kept: _Kept, *xs: torch.Tensor) -> tuple[torch.Tensor, ...]:
         ctx.function, ctx.kept = function, kept
         ctx.save_for_backward(*xs)
-        if forward_ad._current_level >= 0:
-            ctx.save_for_forward(*xs)
         ctx.set_materialize_grads(False)
         outs = ForeignCall.forward(function, kept, *xs)
         _mark_fixed(ctx, outs)
         return outs
 
     backward = ForeignCall.backward
-    jvp = ForeignCall.jvp
 
 
 def _reuse(kept: _Kept, n: int) -> _Kept:

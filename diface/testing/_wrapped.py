@@ -147,7 +147,7 @@ def check_wrapped(
 
 def must_be_opaque(case: Case) -> None:
     """Raises unless the host fails on the case's function where it is not wrapped."""
-    function = case.scenario.f
+    function: Any = case.scenario.f
     while isinstance(function, DifferentiateWith):
         function = function.f
     host = guest_of(case.backend).library
