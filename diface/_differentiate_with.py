@@ -6,6 +6,8 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
 from diface import _pytree
 from diface._algebra import GuestFunction, Root
 from diface._engine import ArrayLibrary, Host
@@ -105,7 +107,7 @@ class DifferentiateWith:
             function = GuestFunction(root, tuple(arrays[i] for i in root.numbers)) if root.numbers else root.plain
             outs = call(function, [arrays[i] for i in root.inputs], library)
             assert root.structure is not None
-            return _rebuild(root, [library.writable(y, fresh=False) for y in outs])
+            return _rebuild(root, [_own(y, arrays, library) for y in outs])
         if not kwargs and all(lib is library for lib in layout.libraries):
             self._last = (layout, library, root)
         return self._through(host, library, root, layout, arrays)
@@ -164,6 +166,13 @@ class DifferentiateWith:
         if own is None:
             own = NUMPY if isinstance(library, NumpyLibrary) else library
         return Root(f, self.backend, own, layout, self.name, self.out)
+
+
+def _own(y: Any, arrays: Sequence[Any], library: ArrayLibrary) -> Any:
+    """A result that the caller may write into without changing an argument."""
+    if isinstance(y, np.ndarray) and any(isinstance(x, np.ndarray) and np.may_share_memory(x, y) for x in arrays):
+        return y.copy()
+    return library.writable(y, fresh=False)
 
 
 def _rebuild(root: Root, outs: Sequence[Any]) -> Any:

@@ -254,7 +254,8 @@ class Run:
         kinds: list[int] = []
         statics: list[Any] = []
         for leaf, path in zip(leaves, _pytree.paths(spec, "y"), strict=True):
-            if self.statics and library_of(leaf) is None:
+            if self.statics and (library_of(leaf) is None or library_of(leaf) is PYTHON):
+                self._warn_untraced(leaf, path)
                 kinds.append(STATIC + len(statics))
                 statics.append(leaf)
                 continue

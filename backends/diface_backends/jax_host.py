@@ -121,29 +121,30 @@ def _avals(specs: Sequence[ArraySpec], args: Sequence[Any] = ()) -> list[Any]:
     return [jax.core.ShapedArray(spec.shape, jnp.dtype(spec.dtype), **kept) for spec in specs]
 
 
-def _linear_out(function: ForeignFunction, batch: int | None, kind: Callable[..., Any]) -> tuple[ArraySpec, ...]:
-    specs = kind(function).out_specs
-    return specs if batch is None else tuple(s._replace(shape=(batch, *s.shape)) for s in specs)
+def _out_specs(function: ForeignFunction) -> tuple[ArraySpec, ...]:
+    with jax.ensure_compile_time_eval():  # a trial run of the guest must not be traced into our own program
+        return function.out_specs
 
 
 @foreign_p.def_abstract_eval
 def _foreign_abstract(*xs: Any, function: ForeignFunction) -> Any:
-    return _avals(function.out_specs, xs)
+    return _avals(_out_specs(function), xs)
 
 
 @linearize_p.def_abstract_eval
 def _linearize_abstract(*xs: Any, function: ForeignFunction) -> Any:
-    return _avals((*function.out_specs, ArraySpec("jax", (), "int32", "")), xs)
+    return _avals((*_out_specs(function), ArraySpec("jax", (), "int32", "")), xs)
 
 
 @push_p.def_abstract_eval
 def _push_abstract(*xs: Any, function: ForeignFunction) -> Any:
-    return _avals(Pushforward(function).out_specs, xs)
+    return _avals(_out_specs(Pushforward(function)), xs)
 
 
 @pull_p.def_abstract_eval
 def _pull_abstract(*xs: Any, function: ForeignFunction, batch: int | None) -> Any:
-    return _avals(_linear_out(function, batch, Pullback), xs)
+    specs = _out_specs(Pullback(function))
+    return _avals(specs if batch is None else [s._replace(shape=(batch, *s.shape)) for s in specs], xs)
 
 
 # Eager: the arrays are there, so the guest is called without a callback.
