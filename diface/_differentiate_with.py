@@ -15,7 +15,7 @@ from diface._exchange import NUMPY, PYTHON, NumpyLibrary, convert, library_of
 from diface._execution import call
 from diface._functions import SINGLE, STATIC, Layout, layout_of
 from diface._preparation import Cache, check_function, function_key
-from diface._registry import backend_of, guest_of
+from diface._registry import backend_of, guest_of, loaded_libraries
 from diface._specs import Backend
 from diface.errors import UnsupportedError
 
@@ -63,6 +63,8 @@ class DifferentiateWith:
         self.name = str(name or getattr(f, "__name__", type(f).__name__))
         self._last: tuple[Layout, ArrayLibrary, Root] | None = None
         functools.update_wrapper(self, f, updated=())
+        for library in loaded_libraries():
+            library.conceal(DifferentiateWith.__call__)
 
     def __repr__(self) -> str:
         return f"DifferentiateWith({self.name}, {self.backend!r})"

@@ -146,6 +146,9 @@ class ArrayLibrary(ABC):
         xp = self.namespace(like)
         return xp.asarray(value, dtype=like.dtype)
 
+    def conceal(self, function: Callable[..., Any]) -> None:
+        """Tells a compiler of Python code that this engine may have to leave ``function`` alone."""
+
     def scope(self, specs: Sequence[ArraySpec]) -> Scope | None:
         """A context to enter around everything done with arrays of these specifications, if one is needed."""
         return None

@@ -66,41 +66,40 @@ def _keep(
     if not root.guest.fresh_outputs and host.mutable:
         # The pullback may need these very numbers: they are not the caller's to write into.
         outs = [host.copy(y) for y in outs]
-    return outs, KeptPullback(function, pull, host)
+    return outs, KeptPullback(function, pull)
 
 
 class KeptPullback:
-    """The pullback of one run: ``pull(cotangents)`` in the host's arrays, any number of times."""
+    """The pullback of one run, to be applied to cotangents in any host's arrays, any number of times."""
 
-    __slots__ = ("function", "host", "pull")
+    __slots__ = ("function", "pull")
 
-    def __init__(self, function: ForeignFunction, pull: Any, host: ArrayLibrary) -> None:
+    def __init__(self, function: ForeignFunction, pull: Any) -> None:
         self.function = function
         self.pull = pull
-        self.host = host
 
-    def __call__(self, cotangents: Sequence[Array]) -> list[Array]:
+    def __call__(self, cotangents: Sequence[Array], host: ArrayLibrary) -> list[Array]:
+        """``Jᵀ cotangents``, in the library ``host`` as they are."""
         root = self.function.root
         if root.scope is None:
-            return self._apply(root, cotangents)
+            return self._apply(root, cotangents, host)
         with root.scope():
-            return self._apply(root, cotangents)
+            return self._apply(root, cotangents, host)
 
-    def _apply(self, root: Root, cotangents: Sequence[Array]) -> list[Array]:
-        host, library = self.host, root.library
-        if host is not library:
-            cotangents = [root.guest.admit(c, host, library) for c in cotangents]
+    def _apply(self, root: Root, cotangents: Sequence[Array], host: ArrayLibrary) -> list[Array]:
+        if host is not root.library:
+            cotangents = [root.guest.admit(c, host, root.library) for c in cotangents]
         return [_export(t, root, host) for t in root.guest.call_linear(self.pull, tuple(cotangents))]
 
-    def batched(self, cotangents: Sequence[Array], size: int) -> list[Array] | None:
+    def batched(self, cotangents: Sequence[Array], size: int, host: ArrayLibrary) -> list[Array] | None:
         """For cotangents with a leading axis of length ``size``; ``None`` if the guest would need a loop."""
         root = self.function.root
         calculus = self.function.calculus()
         if not (calculus.guest is root.guest and calculus.reverse and root.guest.vectorized):
             return None
         with root.scope() if root.scope is not None else _NO_SCOPE:
-            cts = tuple([convert(c, self.host, root.library) for c in cotangents])
-            return [_export(t, root, self.host) for t in root.guest.batched_pullback(self.pull, cts, size)]
+            cts = tuple([convert(c, host, root.library) for c in cotangents])
+            return [_export(t, root, host) for t in root.guest.batched_pullback(self.pull, cts, size)]
 
 
 def _import(root: Root, arrays: Sequence[Array], host: ArrayLibrary, own: bool) -> list[Array]:

@@ -113,11 +113,14 @@ class AutogradGuest(Guest):
         # One argument needs no traced tuple, which costs as much as a small function itself.
         traced = _TracedSingle(function)
         vjp, y = make_vjp(traced, xs[0])
-        if traced.ys is not None:
-            seed(traced.ys)  # constant, or several: the former's gradient is zero, the latter refused here
-            return traced.ys, traced.aux, (anp.zeros_like(xs[0]),)
-        ys = (y if isbox(y) else np.asarray(y),)
-        (cotangent,) = seed(ys)
+        if traced.constant is not None:
+            seed(traced.constant)
+            return traced.constant, traced.aux, (anp.zeros_like(xs[0]),)
+        ys = _arrays(y) if traced.several else (y if isbox(y) else np.asarray(y),)
+        cotangents = seed(ys)
+        cotangent = traced_tuple(cotangents) if traced.several else cotangents[0]
+        if any(np.iscomplexobj(_value(y)) for y in ys):
+            return super().value_and_gradient(function, xs, seed)  # conjugates on both sides
         return ys, traced.aux, (_cast(vjp(cotangent), xs[0].dtype),)
 
     def value_and_pushforward(self, function: Function, xs: Arrays, txs: Arrays) -> Results:
@@ -162,21 +165,23 @@ class _Traced:
 
 
 class _TracedSingle:
-    """``function`` of one argument with one result; any other results go to ``ys``."""
+    """``function`` of one argument, whose one result autograd follows as it is."""
 
     def __init__(self, function: Function) -> None:
         self._function = function
         self.aux: Arrays = ()
-        self.ys: Arrays | None = None
+        self.constant: Arrays | None = None
+        self.several = False
 
     def __call__(self, x: Any) -> Any:
         level = x._trace
         ys, aux = self._function(x)
         self.aux = tuple(_unbox(a, level) for a in aux)
-        if len(ys) == 1 and isbox(ys[0]) and ys[0]._trace >= level:
-            return ys[0]
-        self.ys = tuple(_unbox(y, level) for y in _arrays(ys))
-        return x
+        if not any(isbox(y) and y._trace >= level for y in ys):
+            self.constant = _arrays(ys)
+            return x
+        self.several = len(ys) > 1
+        return traced_tuple(ys) if self.several else ys[0]
 
 
 def _unbox(x: Any, level: int | None) -> Any:

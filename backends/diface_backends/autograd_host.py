@@ -93,7 +93,7 @@ def _vjp(argnums: Sequence[int], ans: Any, args: Any, kwargs: Any) -> Callable[[
     def vjp(g: Any) -> Any:
         cts = [_conj(ct) for ct in _active([g[i] for i in range(len(ans))], function, True)]
         n = len(xs)
-        shortcut = None if call_.pull is None else (lambda arrays: call_.pull(arrays[n:]))
+        shortcut = None if call_.pull is None else (lambda arrays: call_.pull(arrays[n:], NUMPY))
         outs = _foreign(_Call(Pullback(function), False, shortcut), *xs, *cts)
         places: dict[int, Any] = {}
         k = 0

@@ -181,8 +181,8 @@ def _pull(kept: KeptPullback | None, xs: Sequence[Any], function: ForeignFunctio
     n = len(function.in_specs)
     if kept is not None:
         if batch is None:
-            return kept(xs[n:])
-        outs = kept.batched(xs[n:], batch)
+            return kept(xs[n:], library)
+        outs = kept.batched(xs[n:], batch, library)
         if outs is not None:
             return outs
     target: ForeignFunction = Pullback(function)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib
 from collections.abc import Callable
 from typing import Any
 
@@ -10,11 +11,14 @@ import numpy as np
 import torch
 import torch.utils._pytree as torch_pytree
 import torch.utils.dlpack
+from torch._C._dynamo import eval_frame
 from torch._C._functorch import is_functorch_wrapped_tensor
 from torch.autograd import forward_ad
 
 from diface.errors import UnsupportedError
 from diface.extend import ArrayLibrary, ArraySpec, Host, writable_alias
+
+_torch_host: Host | None = None
 
 __all__ = ["TORCH", "TorchLibrary", "is_followed"]
 
@@ -32,7 +36,12 @@ class TorchLibrary(ArrayLibrary):
 
     @property
     def host(self) -> Host:
-        return _host()
+        global _torch_host
+        if _torch_host is None:  # (no functools.cache: torch.compile would warn of it)
+            from diface_backends.torch_host import TorchHost  # built on this module
+
+            _torch_host = TorchHost()
+        return _torch_host
 
     def describe(self, x: torch.Tensor) -> ArraySpec:
         return ArraySpec(self.name, tuple(x.shape), str(x.dtype)[6:], str(x.device))
@@ -67,8 +76,11 @@ class TorchLibrary(ArrayLibrary):
 
     def to_numpy(self, x: torch.Tensor) -> np.ndarray[Any, Any] | None:
         x = _plain(x)
-        if x.device.type != "cpu" or x.dtype is torch.bfloat16:
+        if x.device.type != "cpu":
             return None
+        if x.dtype is torch.bfloat16:
+            dtype = _numpy_bfloat16()
+            return None if dtype is None else x.view(torch.int16).numpy().view(dtype)
         return x.numpy()
 
     def from_numpy(self, x: np.ndarray[Any, Any]) -> tuple[torch.Tensor, bool]:
@@ -112,6 +124,13 @@ class TorchLibrary(ArrayLibrary):
     def scalar(self, value: complex, like: torch.Tensor) -> torch.Tensor:
         return torch.tensor(value, dtype=like.dtype, device=like.device)
 
+    def conceal(self, function: Callable[..., Any]) -> None:
+        # As torch.compiler.disable does, but without importing torch._dynamo (which takes seconds) or
+        # another call in between: Dynamo neither inlines the function nor looks into what it calls.
+        function._torchdynamo_disable = True  # type: ignore[attr-defined]
+        skip = eval_frame._FrameAction.SKIP
+        eval_frame.set_code_exec_strategy(function.__code__, eval_frame._FrameExecStrategy(skip, skip))
+
     def open_node(self, node: Any) -> tuple[Callable[[Any], Any], Callable[[Any, Any], Any]] | None:
         definition = torch_pytree.SUPPORTED_NODES.get(type(node))
         if definition is None:
@@ -126,17 +145,19 @@ class TorchLibrary(ArrayLibrary):
 
 
 @functools.cache
-def _host() -> Host:
-    from diface_backends.torch_host import TorchHost  # built on this module
-
-    return TorchHost()
-
-
-@functools.cache
 def _namespace() -> Any:
     import array_api_compat.torch as namespace  # 20 ms that only this needs
 
     return namespace
+
+
+@functools.cache
+def _numpy_bfloat16() -> np.dtype[Any] | None:
+    """NumPy's bfloat16, which the package ``ml_dtypes`` (one of JAX's) brings."""
+    try:
+        return np.dtype(importlib.import_module("ml_dtypes").bfloat16)
+    except ModuleNotFoundError:
+        return None
 
 
 def is_followed(x: torch.Tensor) -> bool:

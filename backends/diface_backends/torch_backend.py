@@ -16,7 +16,7 @@ from typing import Any, cast
 
 import numpy as np
 import torch
-from torch._C._functorch import is_functorch_wrapped_tensor
+from torch.autograd import forward_ad
 
 from diface import AutoTorch
 from diface.errors import MutationError, PerformanceWarning
@@ -69,9 +69,10 @@ class TorchGuest(Guest):
         if count != 1:
             return None
         level, grad, is_grad_enabled = _level, torch.autograd.grad, torch.is_grad_enabled
+        functorch_active = torch._C._are_functorch_transforms_active
 
         def direct(x: torch.Tensor) -> Any:
-            if level.depth or not is_grad_enabled() or is_functorch_wrapped_tensor(x) or x.is_inference():
+            if level.depth or not is_grad_enabled() or functorch_active() or x.is_inference():
                 return None
             leaf = x.detach().requires_grad_()
             level.depth = 1
@@ -101,7 +102,7 @@ class TorchGuest(Guest):
         return tuple([y.detach() for y in ys]), _detached(aux), gs
 
     def value_and_pullback(self, function: Function, xs: Arrays) -> tuple[Arrays, Arrays, PullbackMap]:
-        if any(map(is_followed, xs)):
+        if torch._C._are_functorch_transforms_active() or any(map(is_followed, xs)):
             ys, pull, aux = cast(Any, torch.func.vjp(_on_copies(function), *xs, has_aux=True))
             return ys, aux, _FunctionalPullback(pull)
         nested = _is_nested(xs)
@@ -117,10 +118,22 @@ class TorchGuest(Guest):
     # ---- forward ---------------------------------------------------------------------------
 
     def value_and_pushforward(self, function: Function, xs: Arrays, txs: Arrays) -> Results:
+        if forward_ad._current_level >= 0 and not torch._C._are_functorch_transforms_active():
+            # PyTorch cannot nest forward mode ("not supported at the moment"). The pullback is linear in its
+            # cotangent, so its own pullback is the pushforward.
+            return self._pushforward_by_pullbacks(function, xs, txs)
         _load_forward_rules()
         with _recording():
-            ys, tys, aux = cast(Any, torch.func.jvp(_on_copies(function), _seen(xs), txs, has_aux=True))
-        return ys, aux, tys
+            (_, *ys), (_, *tys), aux = cast(Any, torch.func.jvp(_with_first(function), _seen(xs), txs, has_aux=True))
+        return tuple(ys), aux, tuple(tys)
+
+    def _pushforward_by_pullbacks(self, function: Function, xs: Arrays, txs: Arrays) -> Results:
+        leaves, ys, aux = _record(function, xs)
+        with torch.enable_grad():
+            cotangents = [torch.zeros_like(y).requires_grad_() for y in ys]
+            back = _gradients(ys, leaves, tuple(cotangents), keep=True, graph=True)
+            tys = _gradients(back, tuple(cotangents), txs, keep=True)
+        return tuple([y.detach() for y in ys]), _detached(aux), tys
 
     def value_and_batched_pushforward(self, function: Function, xs: Arrays, txs: Arrays, size: int) -> Results:
         _load_forward_rules()
@@ -128,7 +141,7 @@ class TorchGuest(Guest):
         counts = [0, 0]
 
         def one(*tangents: torch.Tensor) -> Arrays:
-            ys, tys, aux = cast(Any, torch.func.jvp(_on_copies(function), xs, tangents, has_aux=True))
+            (_, *ys), (_, *tys), aux = cast(Any, torch.func.jvp(_with_first(function), xs, tangents, has_aux=True))
             counts[:] = [len(ys), len(aux)]
             return (*tys, *ys, *aux)
 
@@ -198,8 +211,8 @@ def _load_forward_rules() -> None:
 
 
 def _is_nested(xs: Arrays) -> bool:
-    """Whether somebody differentiates through this differentiation."""
-    return any(is_followed(x) or (_level.depth and x.requires_grad) for x in xs)
+    """Whether somebody differentiates through, or maps over, this differentiation."""
+    return torch._C._are_functorch_transforms_active() or any(is_followed(x) or (_level.depth and x.requires_grad) for x in xs)
 
 
 @contextlib.contextmanager
@@ -281,6 +294,16 @@ def _gradients(ys: Arrays, leaves: Arrays, cotangents: Arrays, *, keep: bool, gr
 def _on_copies(function: Function) -> Function:
     """``function`` on copies: writing into a dual number would write into the caller's array."""
     return lambda *xs: function(*[x.clone() for x in xs])
+
+
+def _with_first(function: Function) -> Function:
+    """``_on_copies``, with the first input as one more result: ``torch.func.jvp`` wants at least one."""
+
+    def run(*xs: torch.Tensor) -> tuple[Arrays, Arrays]:
+        ys, aux = function(*[x.clone() for x in xs])
+        return (xs[0], *ys), aux
+
+    return run
 
 
 def _vectorized(linear: Callable[[Arrays], Arrays], vectors: Arrays, size: int, what: str) -> Arrays:

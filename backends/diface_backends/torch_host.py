@@ -11,8 +11,10 @@ from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import torch
+from torch._C._functorch import is_legacy_batchedtensor
 from torch.autograd import forward_ad
 
+from diface.errors import UnsupportedError
 from diface.extend import (
     Batched,
     ForeignFunction,
@@ -100,6 +102,11 @@ class ForeignCall(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *cotangents: torch.Tensor | None) -> tuple[Any, ...]:
         xs, function, kept = ctx.saved_tensors, ctx.function, ctx.kept
+        if any(ct is not None and is_legacy_batchedtensor(ct) for ct in cotangents):
+            raise UnsupportedError(
+                f"{function.root.label}: PyTorch's is_grads_batched (torch.autograd.functional with vectorize=True) maps "
+                "in a way that no autograd.Function can follow. Use torch.func.jacrev, or torch.func.vmap of torch.func.vjp."
+            )
         cts: Sequence[Any] = cotangents
         if len(cts) != 1 or cts[0] is None:
             if all(ct is None for ct in cotangents):
@@ -108,7 +115,7 @@ class ForeignCall(torch.autograd.Function):
         if kept.pull is None or torch.is_grad_enabled() or torch._C._are_functorch_transforms_active():
             dxs: Sequence[torch.Tensor] = ForeignCall.apply(Pullback(function), _reuse(kept, len(xs)), *xs, *cts)
         else:
-            dxs = kept.pull(cts)
+            dxs = kept.pull(cts, TORCH)
         return (None, None, *_spread(dxs, function))
 
     @staticmethod
@@ -158,7 +165,7 @@ def _reuse(kept: _Kept, n: int) -> _Kept:
     """For the call of ``Pullback(F)`` on ``n`` arguments and cotangents: its value by what ``F`` kept."""
 
     def shortcut(args: Tensors) -> list[torch.Tensor] | None:
-        return None if kept.pull is None else kept.pull(args[n:])
+        return None if kept.pull is None else kept.pull(args[n:], TORCH)
 
     def mapped_shortcut(flags: tuple[bool, ...], size: int) -> Shortcut | None:
         def expanded(args: Tensors) -> list[torch.Tensor]:
@@ -169,7 +176,7 @@ def _reuse(kept: _Kept, n: int) -> _Kept:
 
         if not any(flags[:n]):
             # jacrev: one run, many cotangents.
-            return lambda args: None if kept.pull is None else kept.pull.batched(expanded(args), size)
+            return lambda args: None if kept.pull is None else kept.pull.batched(expanded(args), size, TORCH)
         if kept.mapped is not None and kept.mapped[0] == flags[:n]:
             inner = kept.mapped[1]
             function = inner.pull.function if inner.pull is not None else None
@@ -178,7 +185,7 @@ def _reuse(kept: _Kept, n: int) -> _Kept:
             ):
                 # vmap(grad): the mapped run's pullback is the mapped pullback (only where every
                 # argument is mapped: it sums over the others).
-                return lambda args: None if inner.pull is None else inner.pull(expanded(args))
+                return lambda args: None if inner.pull is None else inner.pull(expanded(args), TORCH)
         return None
 
     return _Kept(False, shortcut, mapped_shortcut)

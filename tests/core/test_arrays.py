@@ -468,3 +468,13 @@ def test_branches_on_values_work_in_jax_with_a_warning() -> None:
     np.testing.assert_array_equal(prep(np.ones(2)), [2.0, 2.0])
     quiet = diface.AutoJAX(jit=False)
     np.testing.assert_array_equal(diface.gradient(branch, quiet, -np.ones(2)), [2.0, 2.0])
+
+
+def test_pullbacks_of_several_outputs(backend: str) -> None:
+    def several(v: Any) -> Any:
+        xp = diface.array_namespace(v)
+        return xp.sum(v**3), {"twice": 2 * v}
+
+    v = np.array([1.0, 2.0])
+    tx = diface.pullback(several, backend, v, cotangent=(1.0, {"twice": np.ones(2)}))
+    np.testing.assert_allclose(tx, 3 * v**2 + 2, rtol=1e-7)
