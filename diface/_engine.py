@@ -146,7 +146,7 @@ class ArrayLibrary(ABC):
         xp = self.namespace(like)
         return xp.asarray(value, dtype=like.dtype)
 
-    def conceal(self, function: Callable[..., Any]) -> None:
+    def conceal(self, function: Callable[..., Any]) -> None:  # noqa: B027 (most engines compile no Python code)
         """Tells a compiler of Python code that this engine may have to leave ``function`` alone."""
 
     def scope(self, specs: Sequence[ArraySpec]) -> Scope | None:

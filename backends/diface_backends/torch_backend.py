@@ -212,7 +212,9 @@ def _load_forward_rules() -> None:
 
 def _is_nested(xs: Arrays) -> bool:
     """Whether somebody differentiates through, or maps over, this differentiation."""
-    return torch._C._are_functorch_transforms_active() or any(is_followed(x) or (_level.depth and x.requires_grad) for x in xs)
+    if torch._C._are_functorch_transforms_active():
+        return True
+    return any(is_followed(x) or (_level.depth and x.requires_grad) for x in xs)
 
 
 @contextlib.contextmanager

@@ -104,8 +104,9 @@ class ForeignCall(torch.autograd.Function):
         xs, function, kept = ctx.saved_tensors, ctx.function, ctx.kept
         if any(ct is not None and is_legacy_batchedtensor(ct) for ct in cotangents):
             raise UnsupportedError(
-                f"{function.root.label}: PyTorch's is_grads_batched (torch.autograd.functional with vectorize=True) maps "
-                "in a way that no autograd.Function can follow. Use torch.func.jacrev, or torch.func.vmap of torch.func.vjp."
+                f"{function.root.label}: PyTorch's is_grads_batched (torch.autograd.functional with vectorize=True) "
+                "maps in a way that no autograd.Function can follow. Use torch.func.jacrev, or torch.func.vmap of "
+                "torch.func.vjp."
             )
         cts: Sequence[Any] = cotangents
         if len(cts) != 1 or cts[0] is None:
