@@ -6,6 +6,7 @@ A ``ForeignFunction`` maps a tuple of arrays to a tuple of arrays and belongs to
     Joint(F)            (xs, txs) -> (ys, J txs)
     Pushforward(F)      (xs, txs) -> J txs          linear in txs
     Pullback(F)         (xs, cts) -> Jᵀ cts         linear in cts
+    WithGradient(F)     (xs) -> (ys, ∇y), for F with one real number among its results
     Batched(F, axes)    F mapped over a leading axis of some of its arguments
     Frozen(F, flags)    F, some of whose arguments nobody differentiates by
 
@@ -41,7 +42,9 @@ __all__ = [
     "Pullback",
     "Pushforward",
     "Root",
+    "WithGradient",
     "freeze",
+    "gradient_suffices",
     "is_inexact",
 ]
 
@@ -79,6 +82,7 @@ class Root:
         self.scope = library.scope(self.in_specs)
         self.executors: dict[Any, Any] = {}
         self.specs: dict[ForeignFunction, tuple[ArraySpec, ...]] = {}
+        self.scalars: dict[ForeignFunction, bool] = {}
         self.structure: Structure | None = None
         self.writes: bool | None = None
         self.seen = False
@@ -337,6 +341,44 @@ class Pullback(_Derived):
         n = len(self.function.in_specs)
         partial = Partial(self.function, xs[:n])
         return self.function.calculus().gradient(partial, partial.active, lambda ys: xs[n:])[2]
+
+
+@dataclasses.dataclass(frozen=True)
+class WithGradient(_Derived):
+    """``(xs) -> (ys, gs)``: the results, and the gradient of the one real number among them."""
+
+    function: ForeignFunction
+
+    @property
+    def in_specs(self) -> tuple[ArraySpec, ...]:
+        return self.function.in_specs
+
+    def infer(self) -> tuple[ArraySpec, ...]:
+        return (*self.function.out_specs, *self._active_in())
+
+    def __call__(self, *xs: Array) -> Arrays:
+        partial = Partial(self.function, xs)
+        ones = self.root.library.ones_like
+        ys, carried, gs = self.function.calculus().gradient(
+            partial, partial.active, lambda ys: tuple([ones(y) for y in ys])
+        )
+        return (*partial.merge(ys, carried), *gs)
+
+
+def gradient_suffices(function: ForeignFunction) -> bool:
+    """Whether the gradient, computed with the value, is all that the first derivative needs.
+
+    So it is for one real number, from an engine whose reverse mode gives both in one run: then nothing of
+    the run has to be kept but the gradient itself, and the derivative is an inner product with it.
+    """
+    root = function.root
+    found = root.scalars.get(function.skeleton)
+    if found is None:
+        specs = [spec for spec in function.out_specs if is_inexact(spec)]
+        number = len(specs) == 1 and specs[0].shape == () and "complex" not in specs[0].dtype
+        found = number and not root.guest.numeric and function.calculus().reverse
+        root.scalars[function.skeleton] = found
+    return found
 
 
 @dataclasses.dataclass(frozen=True)

@@ -13,7 +13,16 @@ from typing import Any
 import numpy as np
 
 from diface import _pytree
-from diface._algebra import ForeignFunction, Frozen, GuestFunction, Partial, Root, merge
+from diface._algebra import (
+    ForeignFunction,
+    Frozen,
+    GuestFunction,
+    Partial,
+    Root,
+    WithGradient,
+    gradient_suffices,
+    merge,
+)
 from diface._engine import Array, ArrayLibrary, Arrays, ArraySpec
 from diface._exchange import NUMPY, convert
 from diface._functions import Structure
@@ -54,6 +63,8 @@ def call_keeping(
 def _keep(
     root: Root, function: ForeignFunction, arrays: Sequence[Array], host: ArrayLibrary, own: bool
 ) -> tuple[list[Array], KeptPullback]:
+    if root.seen and gradient_suffices(function):
+        return _keep_gradient(function, arrays, host)
     run = _keeping_executor(function)
     xs = _import(root, arrays, host, own)
     if root.library.mutable:
@@ -67,6 +78,14 @@ def _keep(
         # The pullback may need these very numbers: they are not the caller's to write into.
         outs = [host.copy(y) for y in outs]
     return outs, KeptPullback(function, pull)
+
+
+def _keep_gradient(
+    function: ForeignFunction, arrays: Sequence[Array], host: ArrayLibrary
+) -> tuple[list[Array], KeptPullback]:
+    outs = call(WithGradient(function), arrays, host)
+    count = len(function.out_specs)
+    return outs[:count], KeptGradient(function, outs[count:])
 
 
 class KeptPullback:
@@ -100,6 +119,21 @@ class KeptPullback:
         with root.scope() if root.scope is not None else _NO_SCOPE:
             cts = tuple([convert(c, host, root.library) for c in cotangents])
             return [_export(t, root, host) for t in root.guest.batched_pullback(self.pull, cts, size)]
+
+
+class KeptGradient(KeptPullback):
+    """The pullback of one run that gives one real number: its gradient, in the host's arrays."""
+
+    __slots__ = ()
+
+    def __call__(self, cotangents: Sequence[Array], host: ArrayLibrary) -> list[Array]:
+        (ct,) = cotangents
+        return [g * ct for g in self.pull]
+
+    def batched(self, cotangents: Sequence[Array], size: int, host: ArrayLibrary) -> list[Array]:
+        (ct,) = cotangents
+        reshape = host.namespace(ct).reshape
+        return [g * reshape(ct, (size, *([1] * len(g.shape)))) for g in self.pull]
 
 
 def _import(root: Root, arrays: Sequence[Array], host: ArrayLibrary, own: bool) -> list[Array]:

@@ -7,7 +7,17 @@ has an attribute ``specification``: the :class:`diface.Backend` dataclass that d
 
 from __future__ import annotations
 
-from diface._algebra import Batched, ForeignFunction, Joint, Pullback, Pushforward, freeze, is_inexact
+from diface._algebra import (
+    Batched,
+    ForeignFunction,
+    Joint,
+    Pullback,
+    Pushforward,
+    WithGradient,
+    freeze,
+    gradient_suffices,
+    is_inexact,
+)
 from diface._engine import ArrayLibrary, Arrays, ArraySpec, Function, Guest, Host, PullbackMap, Results
 from diface._exchange import NUMPY, Crossing, NumpyLibrary, convert, ledger, library_of, writable_alias
 from diface._execution import KeptPullback, call, call_keeping
@@ -35,12 +45,14 @@ __all__ = [
     "Pushforward",
     "Results",
     "Run",
+    "WithGradient",
     "cache_clear",
     "cache_info",
     "call",
     "call_keeping",
     "convert",
     "freeze",
+    "gradient_suffices",
     "is_inexact",
     "ledger",
     "library_of",

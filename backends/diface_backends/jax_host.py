@@ -37,9 +37,11 @@ from diface.extend import (
     KeptPullback,
     Pullback,
     Pushforward,
+    WithGradient,
     call,
     call_keeping,
     freeze,
+    gradient_suffices,
     is_inexact,
 )
 from diface_backends.jax_arrays import JAX
@@ -258,6 +260,12 @@ def _with_zeros(tys: Sequence[Any], outs: Sequence[Any], specs: Sequence[ArraySp
     ]
 
 
+def _inner(gs: Sequence[Any], tangents: Sequence[Any]) -> Any:
+    """Re⟨g, t⟩, linear in t."""
+    parts = [jnp.sum(jnp.real(jnp.conj(g) * t)) for g, t in zip(gs, tangents, strict=True)]
+    return sum(parts[1:], start=parts[0])
+
+
 def _no_tangent(y: Any) -> Any:
     return ad.Zero(jax.typeof(y).to_tangent_aval())
 
@@ -265,7 +273,14 @@ def _no_tangent(y: Any) -> Any:
 def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, function: ForeignFunction) -> Any:
     function = freeze(function, [type(t) is not ad.Zero for t in tangents])
     active = _active_tangents(tangents, function.in_specs)
-    if any(isinstance(t, _STAGED) for t in active):
+    with jax.ensure_compile_time_eval():
+        scalar = gradient_suffices(function)
+    if scalar and active:
+        # One call gives both, and all that is kept is the gradient: an array like any other.
+        n = len(function.out_specs)
+        both = foreign_p.bind(*primals, function=WithGradient(function))
+        outs, tys = both[:n], [_inner(both[n:], active)]
+    elif any(isinstance(t, _STAGED) for t in active):
         # The tangents are symbols that will be transposed: reverse mode, or code being staged.
         *outs, ticket = linearize_p.bind(*primals, function=function)
         tys = push_p.bind(ticket, *primals, *active, function=function)
