@@ -26,6 +26,7 @@ import numpy as np
 from jax.experimental.buffer_callback import buffer_callback
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir, partial_eval
+from jax.sharding import NamedSharding, PartitionSpec
 
 from diface.extend import (
     NUMPY,
@@ -59,7 +60,7 @@ class JAXHost(Host):
         return isinstance(x, jax.core.Tracer)
 
     def foreign_call(self, function: ForeignFunction, arrays: Sequence[Any]) -> list[Any]:
-        return foreign_p.bind(*arrays, function=function)
+        return foreign_p.bind(*_varying_alike(arrays), function=function)
 
 
 # ---- tickets ---------------------------------------------------------------------------------
@@ -116,11 +117,35 @@ pull_p = _primitive("pull")
 
 
 def _avals(specs: Sequence[ArraySpec], args: Sequence[Any] = ()) -> list[Any]:
-    kept: dict[str, Any] = {}
-    varying = [getattr(x, "vma", None) for x in args]
-    if any(varying):
-        kept["vma"] = frozenset().union(*[v for v in varying if v])
-    return [jax.core.ShapedArray(spec.shape, jnp.dtype(spec.dtype), **kept) for spec in specs]
+    for like in args:
+        kind = _manual_axes(like)
+        if kind is not None and kind.varying:
+            # Under shard_map: the results vary over the mesh axes that the arguments vary over.
+            return [
+                like.update(
+                    shape=spec.shape, dtype=jnp.dtype(spec.dtype), weak_type=False,
+                    sharding=NamedSharding(like.sharding.mesh, PartitionSpec(*[None] * len(spec.shape))),
+                )
+                for spec in specs
+            ]  # fmt: skip
+    return [jax.core.ShapedArray(spec.shape, jnp.dtype(spec.dtype)) for spec in specs]
+
+
+def _manual_axes(aval: Any) -> Any:
+    return getattr(aval, "mat", None)
+
+
+def _varying_alike(arrays: Sequence[Any]) -> Sequence[Any]:
+    """The arguments, all of them varying over the mesh axes of ``shard_map`` that one of them varies over."""
+    kinds = [_manual_axes(jax.typeof(x)) for x in arrays]
+    axes = [frozenset() if kind is None else kind.varying for kind in kinds]
+    union = frozenset().union(*axes) if axes else frozenset()
+    if not union:
+        return arrays
+    return [
+        jax.lax.pcast(x, tuple(union - own), to="varying") if union - own else x
+        for x, own in zip(arrays, axes, strict=True)
+    ]
 
 
 def _out_specs(function: ForeignFunction) -> tuple[ArraySpec, ...]:
@@ -233,7 +258,8 @@ def _lower(kind: str, primitive: Primitive, abstract: Callable[..., Any]) -> Non
     def staged(*xs: Any, function: ForeignFunction, batch: int | None = None) -> Any:
         parameters = {"batch": batch} if kind == "pull" else {}
         shapes = [
-            jax.ShapeDtypeStruct(a.shape, a.dtype) for a in abstract(*xs, function=function, **parameters)
+            jax.ShapeDtypeStruct(a.shape, a.dtype)
+            for a in abstract(*map(jax.typeof, xs), function=function, **parameters)
         ]
         return buffer_callback(_callback(kind, function, batch), shapes)(*xs)
 
