@@ -61,7 +61,7 @@ class DifferentiateWith:
         self.f = f
         self.out = out
         self.name = str(name or getattr(f, "__name__", type(f).__name__))
-        self._last: tuple[Layout, ArrayLibrary, Root] | None = None
+        self._last: tuple[Layout, ArrayLibrary, Root, Any] | None = None
         functools.update_wrapper(self, f, updated=())
         for library in loaded_libraries():
             library.conceal(DifferentiateWith.__call__)
@@ -83,9 +83,9 @@ class DifferentiateWith:
         """``f(*args, **kwargs)``, in the caller's library."""
         last = self._last
         if last is not None and not kwargs:
-            layout, library, root = last
+            layout, library, root, key = last
             arrays = layout.arrays_of(args)
-            if arrays is not None:
+            if arrays is not None and (key is None or key == function_key(self.f)):
                 host = library.host
                 if host is not None and any(host.follows(x) for x in arrays):
                     return self._through(host, library, root, layout, arrays)
@@ -111,7 +111,7 @@ class DifferentiateWith:
             assert root.structure is not None
             return _rebuild(root, [_own(y, arrays, library) for y in outs])
         if not kwargs and all(lib is library for lib in layout.libraries):
-            self._last = (layout, library, root)
+            self._last = (layout, library, root, function_key(self.f) if guest.captures else None)
         return self._through(host, library, root, layout, arrays)
 
     def _through(

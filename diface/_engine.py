@@ -198,6 +198,8 @@ class Guest(ABC):
     """Whether derivatives come from values alone."""
     fresh_outputs: bool = False
     """Whether no result of a compiled run shares memory with what the pullback has kept."""
+    captures: bool = False
+    """Whether what ``compile`` gives goes on with the objects that a function referred to when it was traced."""
     once: bool = True
     """Whether a value-and-pullback runs the function exactly once."""
 

@@ -52,7 +52,8 @@ class JAXGuest(Guest):
 
     def __init__(self, backend: AutoJAX) -> None:
         super().__init__(backend)
-        self.jit = self.fresh_outputs = backend.jit  # XLA gives each result of a compiled call memory of its own
+        self.jit = self.captures = backend.jit
+        self.fresh_outputs = backend.jit  # XLA gives each result of a compiled call memory of its own
 
     def devices(self) -> tuple[str, ...]:
         return tuple(str(device) for device in jax.devices())

@@ -482,3 +482,22 @@ def test_torch_compile() -> None:
     x = torch.linspace(0, 1, 4, requires_grad=True)
     program(x).backward()
     np.testing.assert_allclose(x.grad, 2 * np.cos(2 * np.linspace(0, 1, 4)) + 1, rtol=1e-5)
+
+
+_WEIGHT = 1.0
+
+
+def test_another_global_or_closure_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    factor = jnp.float32(1.0)
+
+    def scaled(x: Any) -> Any:
+        return jnp.sum(x) * factor * _WEIGHT
+
+    f = DifferentiateWith(scaled, "jax")
+    x = torch.ones(2)
+    for _ in range(3):
+        assert value_and_backward(f, x)[1].tolist() == [1.0, 1.0]
+    factor = jnp.float32(2.0)
+    assert value_and_backward(f, x)[1].tolist() == [2.0, 2.0]
+    monkeypatch.setitem(scaled.__globals__, "_WEIGHT", 3.0)
+    assert value_and_backward(f, x)[1].tolist() == [6.0, 6.0]
