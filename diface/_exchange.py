@@ -16,7 +16,7 @@ import numpy as np
 
 from diface._engine import Array, ArrayLibrary, ArraySpec
 from diface._registry import library_for_root
-from diface.errors import UnsupportedError
+from diface.errors import NotDifferentiableError, UnsupportedError
 
 __all__ = ["NUMPY", "PYTHON", "Crossing", "array_namespace", "convert", "ledger", "library_of"]
 
@@ -32,6 +32,12 @@ class NumpyLibrary(ArrayLibrary):
         return issubclass(kind, np.ndarray)
 
     def describe(self, x: Array) -> ArraySpec:
+        if isinstance(x, (np.ma.MaskedArray, np.matrix)):
+            # No engine knows the mask, or that * is a matrix product: the result would be wrong in silence.
+            raise NotDifferentiableError(
+                f"an argument is a {type(x).__name__}; a plain array was expected. "
+                "Pass numpy.asarray(x), or x.filled(value) for a masked array."
+            )
         return ArraySpec(self.name, x.shape, x.dtype.name, "cpu")
 
     def matcher(self, spec: ArraySpec, x: Array) -> Callable[[Array], bool]:
@@ -98,7 +104,7 @@ class NumpyScalarLibrary(NumpyLibrary):
         return x
 
     def writable(self, x: Array, *, fresh: bool) -> Array:
-        return x if isinstance(x, np.generic) or x.flags.writeable else np.array(x)
+        return np.array(x) if isinstance(x, np.ndarray) and not x.flags.writeable else x
 
 
 class PythonLibrary(NumpyScalarLibrary):

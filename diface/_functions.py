@@ -255,7 +255,8 @@ class Run:
         statics: list[Any] = []
         for leaf, path in zip(leaves, _pytree.paths(spec, "y"), strict=True):
             if self.statics and (library_of(leaf) is None or library_of(leaf) is PYTHON):
-                self._warn_untraced(leaf, path)
+                if any(library_of(x) is not PYTHON for x in xs):
+                    self._warn_untraced(leaf, path)
                 kinds.append(STATIC + len(statics))
                 statics.append(leaf)
                 continue

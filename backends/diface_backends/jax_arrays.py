@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import tree_util
 
+from diface.errors import UnsupportedError
 from diface.extend import ArrayLibrary, ArraySpec, Host
 
 __all__ = ["JAX", "JAXLibrary"]
@@ -79,6 +80,7 @@ class JAXLibrary(ArrayLibrary):
         return np.asarray(x)
 
     def from_numpy(self, x: np.ndarray[Any, Any]) -> tuple[Any, bool]:
+        check_dtype(x)
         with wide() if x.dtype in _WIDE else _NO_SCOPE:
             if shareable(x):
                 return jnp.from_dlpack(x), True
@@ -126,6 +128,15 @@ def _host() -> Host:
     from diface_backends.jax_host import JAXHost  # built on this module
 
     return JAXHost()
+
+
+def check_dtype(x: np.ndarray[Any, Any]) -> None:
+    """Refuses what JAX has no arrays for."""
+    if x.dtype.kind not in "fciubV" or x.dtype.itemsize > (16 if x.dtype.kind == "c" else 8):
+        raise UnsupportedError(
+            f"exchange(jax): JAX has no arrays of NumPy's dtype {x.dtype}. "
+            "Convert it first, for example by x.astype('float64')."
+        )
 
 
 def shareable(x: np.ndarray[Any, Any]) -> bool:

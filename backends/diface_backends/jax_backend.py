@@ -24,7 +24,7 @@ from diface.extend import (
     convert,
     writable_alias,
 )
-from diface_backends.jax_arrays import JAX, shareable
+from diface_backends.jax_arrays import JAX, check_dtype, shareable
 
 __all__ = ["JAXGuest"]
 
@@ -61,6 +61,8 @@ class JAXGuest(Guest):
     def admit(self, x: Any, source: ArrayLibrary, target: ArrayLibrary) -> Any:
         if self.jit:
             view = source.to_numpy(x)
+            if view is not None:
+                check_dtype(view)
             if view is not None and (view.nbytes <= _SMALL or not shareable(view)):
                 return view  # the compiled call takes it as it is, at the least cost
         return convert(x, source, target)

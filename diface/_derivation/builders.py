@@ -188,6 +188,10 @@ def hvp(task: Task) -> Callable[..., Any]:
     def run(*arrays: Array) -> Any:
         call, xs = task.run_of(arrays), task.active_of(arrays)
         txs = task.direction_of(arrays)
+        if guest.numeric and size == 0:
+            ys, carried, gs = calculus.gradient(call, xs, task.seed)
+            empty = tuple(task.library.namespace(x).zeros((0, *x.shape), dtype=x.dtype) for x in xs)
+            return (ys, carried, gs, empty), call.structure
         if guest.numeric:
             stacked = txs if size is not None else tuple(t[None] for t in txs)
             ys, carried, gs, hvs = guest.value_gradient_and_batched_hvp(call, xs, stacked, size or 1, task.seed)

@@ -96,17 +96,16 @@ class Calculus:
 
     def batched_pushforward(self, function: Function, xs: Arrays, txs: Arrays, size: int) -> Results:
         """As ``pushforward``, for ``size`` tangents along a leading axis."""
-        if self.forward and self.guest.vectorized:
-            return self.guest.value_and_batched_pushforward(function, xs, txs, size)
         ys: Arrays = ()
         aux: Arrays = ()
+        if size == 0:
+            ys, aux = function(*xs)
+            return ys, aux, tuple(self.library.namespace(y).zeros((0, *y.shape), dtype=y.dtype) for y in ys)
+        if self.forward and self.guest.vectorized:
+            return self.guest.value_and_batched_pushforward(function, xs, txs, size)
         if not self.forward:
             ys, aux, rows = self._pullback_rows(function, xs)
             results = [list(self._push_rows(ys, rows, tuple(t[i] for t in txs))) for i in range(size)]
-        elif size == 0:
-            ys, aux = function(*xs)
-            empty = tuple(self.library.namespace(y).zeros((0, *y.shape), dtype=y.dtype) for y in ys)
-            return ys, aux, empty
         else:
             results = []
             for i in range(size):

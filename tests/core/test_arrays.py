@@ -478,3 +478,24 @@ def test_pullbacks_of_several_outputs(backend: str) -> None:
     v = np.array([1.0, 2.0])
     tx = diface.pullback(several, backend, v, cotangent=(1.0, {"twice": np.ones(2)}))
     np.testing.assert_allclose(tx, 3 * v**2 + 2, rtol=1e-7)
+
+
+@pytest.mark.filterwarnings("ignore:the matrix subclass:PendingDeprecationWarning")
+def test_arrays_that_no_engine_understands_are_refused(backend: str) -> None:
+    for odd in (np.ma.array([1.0, 2.0], mask=[False, True]), np.matrix([[1.0, 2.0]])):
+        with pytest.raises(diface.errors.NotDifferentiableError, match=r"a plain array was expected\. Pass numpy"):
+            diface.gradient(f, backend, odd)
+    if backend in ("jax", "torch", "complex_step"):
+        with pytest.raises(UnsupportedError, match=r"float128|longdouble"):
+            diface.gradient(f, backend, np.ones(2, np.longdouble))
+
+
+def test_empty_batches(backend: str) -> None:
+    v, none = np.ones(2), np.zeros((0, 2))
+    assert diface.pushforward(lambda v: v * 2, backend, v, tangent=none, batched=True).shape == (0, 2)
+    assert diface.pullback(lambda v: v * 2, backend, v, cotangent=none, batched=True).shape == (0, 2)
+    assert diface.hvp(f, backend, v, tangent=none, batched=True).shape == (0, 2)
+
+
+def test_a_wrapped_function_of_python_numbers(backend: str) -> None:
+    assert diface.DifferentiateWith(lambda v: v * 2.0, backend)(1.5) == 3.0
