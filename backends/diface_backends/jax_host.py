@@ -286,6 +286,11 @@ def _with_zeros(tys: Sequence[Any], outs: Sequence[Any], specs: Sequence[ArraySp
     ]
 
 
+def _gradient_suffices(function: ForeignFunction) -> bool:
+    with jax.ensure_compile_time_eval():
+        return gradient_suffices(function)
+
+
 def _inner(gs: Sequence[Any], tangents: Sequence[Any]) -> Any:
     """Re⟨g, t⟩, linear in t."""
     parts = [jnp.sum(jnp.real(jnp.conj(g) * t)) for g, t in zip(gs, tangents, strict=True)]
@@ -299,10 +304,9 @@ def _no_tangent(y: Any) -> Any:
 def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, function: ForeignFunction) -> Any:
     function = freeze(function, [type(t) is not ad.Zero for t in tangents])
     active = _active_tangents(tangents, function.in_specs)
-    with jax.ensure_compile_time_eval():
-        scalar = gradient_suffices(function)
-    if scalar and active:
-        # One call gives both, and all that is kept is the gradient: an array like any other.
+    if active and any(isinstance(x, jax.core.Tracer) for x in primals) and _gradient_suffices(function):
+        # One call gives both, and all that is kept is the gradient: an array like any other. (Eagerly, the
+        # inner product alone costs more than a ticket.)
         n = len(function.out_specs)
         both = foreign_p.bind(*primals, function=WithGradient(function))
         outs, tys = both[:n], [_inner(both[n:], active)]
