@@ -286,6 +286,7 @@ class Joint(_Derived):
         return (*self.function.in_specs, *self._active_in())
 
     def infer(self) -> tuple[ArraySpec, ...]:
+        self.function.calculus()  # refuses now, not in the middle of a compiled program
         return (*self.function.out_specs, *self._active_out())
 
     def mapped_outs(self, flags: tuple[bool, ...]) -> tuple[bool, ...]:
@@ -316,6 +317,7 @@ class Pushforward(_Derived):
         return (*self.function.in_specs, *self._active_in())
 
     def infer(self) -> tuple[ArraySpec, ...]:
+        self.function.calculus()  # refuses now, not in the middle of a compiled program
         return self._active_out()
 
     def __call__(self, *xs: Array) -> Arrays:
@@ -335,6 +337,7 @@ class Pullback(_Derived):
         return (*self.function.in_specs, *self._active_out())
 
     def infer(self) -> tuple[ArraySpec, ...]:
+        self.function.calculus()  # refuses now, not in the middle of a compiled program
         return self._active_in()
 
     def __call__(self, *xs: Array) -> Arrays:
@@ -354,6 +357,7 @@ class WithGradient(_Derived):
         return self.function.in_specs
 
     def infer(self) -> tuple[ArraySpec, ...]:
+        self.function.calculus()  # refuses now, not in the middle of a compiled program
         return (*self.function.out_specs, *self._active_in())
 
     def __call__(self, *xs: Array) -> Arrays:

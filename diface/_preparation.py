@@ -112,12 +112,20 @@ def function_key(f: Callable[..., Any]) -> Any:
         )
     if not isinstance(f, types.FunctionType) or f.__dict__:
         return _Same(f)
-    code = f.__code__
-    cells = [_cell(cell) for cell in f.__closure__ or ()]
-    used = [f.__globals__.get(name, _MISSING) for name in _global_names(code)]
-    keyword_defaults = f.__kwdefaults__ or {}
-    seen = _Same(f.__globals__, *cells, *used, *(f.__defaults__ or ()), *keyword_defaults.values())
-    return code, seen, tuple(keyword_defaults)
+    seen: list[Any] = []
+    _collect(f, seen, {f})
+    return f.__code__, _Same(*seen), tuple(f.__kwdefaults__ or ())
+
+
+def _collect(f: types.FunctionType, seen: list[Any], visited: set[Any]) -> None:
+    """The objects that ``f``, and the functions of its own module that it calls, refer to."""
+    closure = [_cell(cell) for cell in f.__closure__ or ()]
+    used = [f.__globals__.get(name, _MISSING) for name in _global_names(f.__code__)]
+    seen += [f.__globals__, *(f.__defaults__ or ()), *(f.__kwdefaults__ or {}).values(), *closure, *used]
+    for value in (*closure, *used):
+        if isinstance(value, types.FunctionType) and value.__globals__ is f.__globals__ and value not in visited:
+            visited.add(value)
+            _collect(value, seen, visited)
 
 
 @functools.lru_cache(maxsize=1024)

@@ -145,6 +145,17 @@ def test_another_global_is_another_function(monkeypatch: pytest.MonkeyPatch) -> 
     np.testing.assert_allclose(diface.gradient(_uses_a_global, "jax", x), 2 * np.ones(3))
 
 
+def _calls_another(v: Any) -> Any:
+    return 1.0 * _uses_a_global(v)
+
+
+def test_another_global_of_a_callee(monkeypatch: pytest.MonkeyPatch) -> None:
+    require("jax")
+    np.testing.assert_allclose(diface.gradient(_calls_another, "jax", x), np.ones(3))
+    monkeypatch.setitem(_uses_a_global.__globals__, "_FACTOR", 3.0)
+    np.testing.assert_allclose(diface.gradient(_calls_another, "jax", x), 3 * np.ones(3))
+
+
 def test_memory_of_fresh_functions_is_bounded() -> None:
     class Owner:
         def __call__(self, v: Any) -> Any:
