@@ -3,14 +3,29 @@
 from __future__ import annotations
 
 import argparse
+import io
 import sys
+from typing import NoReturn, final
 
 import diface
 
 
+@final
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        self.exit(
+            2,
+            f"{self.prog}: {message}.\n"
+            "The commands are tour and doctor. What they do: python -m diface --help\n",
+        )
+
+
 def main(argv: list[str] | None = None) -> int:
     """Runs a command; returns the exit code."""
-    parser = argparse.ArgumentParser(
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal without "µ" is no reason to stop
+    parser = _Parser(
         prog="python -m diface",
         description="One interface to the automatic-differentiation engines of Python.",
     )

@@ -8,11 +8,13 @@ import statistics
 import sys
 import time
 import warnings
+from importlib import metadata
 from typing import Any
 
 import numpy as np
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 import diface
 from diface._engine import ArrayLibrary
@@ -29,15 +31,25 @@ def run() -> int:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         listed = diface.backends()
-    broken = [str(w.message) for w in caught if "failed to load" in str(w.message)]
+    broken = [_mend(str(w.message)) for w in caught if "failed to load" in str(w.message)]
     console.print(f"diface {diface.__version__}, Python {platform.python_version()}, {platform.platform()}\n")
     _engines(console, listed)
     libraries = _libraries()
     _crossings(console, libraries)
     console.print("\nWhat may bite on this machine:")
-    for line in [*broken, *_remarks(libraries)]:
-        console.print(f"  • {line}", markup=False)
+    remarks = Table.grid(padding=(0, 1))
+    for line in [*broken, *_remarks(libraries)] or ["nothing that is known of"]:
+        remarks.add_row(" •", Text(line))
+    console.print(remarks)
     return 1 if broken else 0
+
+
+def _mend(message: str) -> str:
+    extra = next((spec.extra for name, spec in BUILT_IN.items() if f"backend {name!r}" in message and spec.extra), None)
+    return f"{message}. " + (
+        f'Install it anew: pip install --force-reinstall "diface[{extra}]"'
+        if extra else "Install anew the distribution that provides it."
+    )
 
 
 def _engines(console: Console, listed: list[diface.BackendInfo]) -> None:
@@ -45,11 +57,21 @@ def _engines(console: Console, listed: list[diface.BackendInfo]) -> None:
     for info in listed:
         if info.installed:
             table.add_row(info.name, info.version, ", ".join(info.devices), ", ".join(info.modes))
+        elif _present(info.name):
+            table.add_row(info.name, "does not load", "see below", ", ".join(info.modes))
         else:
             spec = BUILT_IN.get(info.name)
-            advice = f'pip install "diface\\[{spec.extra}]"' if spec is not None else "(does not load)"
+            advice = f'pip install "diface\\[{spec.extra}]"' if spec is not None else ""
             table.add_row(info.name, "not installed", advice, ", ".join(info.modes))
     console.print(table)
+
+
+def _present(name: str) -> bool:
+    """Whether an engine that is not usable is installed all the same: then it is broken."""
+    try:
+        return diface.is_available(name)
+    except Exception:  # its description does not even load
+        return True
 
 
 def _libraries() -> list[ArrayLibrary]:
@@ -78,7 +100,7 @@ def _crossings(console: Console, libraries: list[ArrayLibrary]) -> None:
     console.print(table)
     console.print(
         "JAX on a CPU shares memory that starts at a multiple of 64 bytes (PyTorch's does), and copies other "
-        "memory (NumPy's mostly); NumPy's results from JAX and PyTorch are always shared."
+        "memory (NumPy's mostly). NumPy shares the memory of JAX and PyTorch on a CPU for each dtype that it has."
     )
 
 
@@ -98,24 +120,69 @@ def _crossing(source: ArrayLibrary, target: ArrayLibrary) -> str:
 def _remarks(libraries: list[ArrayLibrary]) -> list[str]:
     names = {library.name for library in libraries}
     lines = []
-    if "jax" in names:
-        jax: Any = sys.modules["jax"]
-        if not jax.config.jax_enable_x64:
-            lines.append(
-                "JAX's 64-bit types are off. diface switches them on for its own calls with float64 arguments, so "
-                'nothing is lost there; elsewhere in your program: jax.config.update("jax_enable_x64", True)'
-            )
-        on_gpu = any(device.platform != "cpu" for device in jax.devices())
-        if on_gpu and "torch" in names and os.environ.get("XLA_PYTHON_CLIENT_PREALLOCATE", "true") != "false":
-            lines.append(
-                "JAX takes three quarters of the GPU's memory at its first use, which leaves little to PyTorch: "
-                "export XLA_PYTHON_CLIENT_PREALLOCATE=false"
-            )
-    if "torch" in names and "jax" in names:
-        torch: Any = sys.modules["torch"]
-        jax = sys.modules["jax"]
-        on_gpu = any(device.platform != "cpu" for device in jax.devices())
-        if torch.cuda.is_available() != on_gpu:
-            one, other = ("PyTorch", "jax[cuda13]") if torch.cuda.is_available() else ("JAX", "torch (CUDA build)")
-            lines.append(f"Only {one} sees a GPU: arrays cannot stay on it when engines mix. Install {other}.")
-    return lines or ["nothing that is known of"]
+    if "jax" in names and not sys.modules["jax"].config.jax_enable_x64:
+        lines.append(
+            "JAX's 64-bit types are off. diface switches them on for its own calls with float64 arguments, so "
+            'nothing is lost there; elsewhere in your program: jax.config.update("jax_enable_x64", True)'
+        )
+    if "torch" in names:
+        lines += _busy(sys.modules["torch"].get_num_threads())
+    if {"jax", "torch"} <= names:
+        lines += _gpu(sys.modules["jax"], sys.modules["torch"])
+    return lines
+
+
+def _busy(threads: int) -> list[str]:
+    if threads < 2 or "OMP_WAIT_POLICY" in os.environ or sys.platform == "win32":
+        return []
+    load, cores = os.getloadavg()[0], os.cpu_count() or 1
+    if load < 0.75 * cores:
+        return []
+    return [
+        f"Other programs keep the processor busy (load {load:.1f} on {cores} cores). PyTorch's threads wait for one "
+        "another by spinning, which can then make small operations many times slower: "
+        "export OMP_WAIT_POLICY=PASSIVE, or torch.set_num_threads(1)"
+    ]
+
+
+def _gpu(jax: Any, torch: Any) -> list[str]:
+    in_jax = any(device.platform == "gpu" for device in jax.devices())
+    in_torch = torch.cuda.is_available()
+    if not (in_jax or in_torch):
+        return []
+    # PyTorch with ROCm says so by torch.version.hip, and then has no CUDA version.
+    ours = (torch.version.cuda or "").partition(".")[0]
+    wanted = f'pip install "jax[cuda{ours}]"' if ours else "a build of JAX for your GPU: docs.jax.dev"
+    if in_torch and not in_jax:
+        return [f"Only PyTorch sees a GPU: arrays cannot stay on it when engines mix. For JAX to see it: {wanted}"]
+    if not in_torch:
+        return [
+            "Only JAX sees a GPU: arrays cannot stay on it when engines mix. Install a build of PyTorch for it: "
+            "pytorch.org/get-started"
+        ]
+    lines = []
+    theirs = _cuda_of_jax()
+    if ours and theirs and ours not in theirs:
+        lines.append(
+            f"PyTorch was built for CUDA {ours}, JAX for CUDA {' and '.join(theirs)}: two sets of CUDA's libraries "
+            f"in one process, which may clash. Have one: {wanted}"
+        )
+    preallocates = os.environ.get("XLA_PYTHON_CLIENT_PREALLOCATE", "true").lower() not in ("false", "0")
+    if preallocates and os.environ.get("XLA_PYTHON_CLIENT_ALLOCATOR", "").lower() != "platform":
+        lines.append(
+            "JAX takes three quarters of the GPU's memory at its first use, which leaves little to PyTorch: "
+            "export XLA_PYTHON_CLIENT_PREALLOCATE=false"
+        )
+    return lines
+
+
+def _cuda_of_jax() -> list[str]:
+    """The major versions of CUDA whose plugins for JAX are installed."""
+    found = []
+    for major in ("12", "13", "14"):
+        try:
+            metadata.version(f"jax-cuda{major}-plugin")
+        except metadata.PackageNotFoundError:
+            continue
+        found.append(major)
+    return found

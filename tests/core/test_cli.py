@@ -38,6 +38,81 @@ def test_tour() -> None:
     assert "Traceback" not in done.stderr
 
 
+WRONG = """
+import sys
+import diface._tour as tour
+true = tour.loss
+def wrong(w, X, t):
+    factor = 1.001 if type(w).__module__.partition(".")[0] == "autograd" else 1.0
+    return true(w, X, t) * factor
+tour.loss = wrong
+tour._ENGINES = ("autograd", "complex_step")
+sys.exit(tour.run())
+"""
+
+
+def test_tour_tells_of_an_engine_that_disagrees() -> None:
+    need(*TOUR_NEEDS, "autograd")
+    done = command(code=WRONG)
+    assert done.returncode == 1, done.stdout + done.stderr
+    shown = " ".join(done.stdout.split())
+    assert "DISAGREEMENT: the gradients by complex_step and autograd agree to 3.0 digits; 10 were expected." in shown
+    assert "All engines agree." not in shown
+    assert "Traceback" not in done.stderr
+
+
+HIDDEN = """
+import sys
+class Hide:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ("jax", "jaxlib", "torch", "autograd"):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+sys.meta_path.insert(0, Hide())
+from diface.__main__ import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.parametrize("name", ["tour", "doctor"])
+def test_with_no_engine_installed(name: str) -> None:
+    need(*TOUR_NEEDS)
+    done = command(name, code=HIDDEN)
+    assert done.returncode == 0, done.stdout + done.stderr
+    shown = " ".join(done.stdout.split())
+    for engine in ("jax", "torch", "autograd"):
+        assert f'"diface[{engine}]"' in shown
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("name", ["tour", "doctor"])
+def test_a_broken_engine_leaves_the_others(name: str) -> None:
+    need(*TOUR_NEEDS, "autograd")
+    hidden = HIDDEN.replace('"torch", "autograd")', '"torch")').replace(
+        "    def find_spec(self, name, path=None, target=None):\n",
+        "    def find_spec(self, name, path=None, target=None):\n"
+        '        if name == "autograd.builtins":\n'
+        '            raise ImportError("libgone.so is not there")\n',
+    )
+    done = command(name, code=hidden)
+    assert done.returncode == 1, done.stdout + done.stderr
+    shown = " ".join(done.stdout.split())
+    assert "libgone.so is not there" in shown
+    assert ("pip install --force-reinstall" if name == "doctor" else "All engines that load agree.") in shown
+    assert "does not load" in shown
+    assert "Traceback" not in done.stderr
+
+
+def test_a_terminal_without_unicode() -> None:
+    need("rich")
+    code = HIDDEN.replace('("jax", "jaxlib", "torch", "autograd")', '("jax", "jaxlib", "autograd")')
+    environment = {**os.environ, "COLUMNS": "80", "PYTHONIOENCODING": "ascii"}
+    done = subprocess.run(
+        [sys.executable, "-c", code, "doctor"], capture_output=True, text=True, env=environment, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.isascii()
+
+
 def test_doctor() -> None:
     need("rich")
     done = command("doctor")
@@ -82,7 +157,7 @@ def test_help_and_version() -> None:
 def test_unknown_command(words: tuple[str, ...]) -> None:
     done = command(*words)
     assert done.returncode == 2
-    assert "tour" in done.stderr or "command" in done.stderr
+    assert "The commands are tour and doctor." in done.stderr
     assert "Traceback" not in done.stderr
 
 
