@@ -26,7 +26,7 @@ __all__ = ["run"]
 
 
 def run() -> int:
-    """Prints the report; returns the exit code: 1 if an installed engine does not load."""
+    """Prints the report; returns the exit code: 1 if an installed engine does not load, or a crossing fails."""
     console = Console(highlight=False)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -35,7 +35,7 @@ def run() -> int:
     console.print(f"diface {diface.__version__}, Python {platform.python_version()}, {platform.platform()}\n")
     _engines(console, listed)
     libraries = _libraries()
-    _crossings(console, libraries)
+    broken += _crossings(console, libraries)
     console.print("\nWhat may bite on this machine:")
     remarks = Table.grid(padding=(0, 1))
     for line in [*broken, *_remarks(libraries)] or ["nothing that is known of"]:
@@ -88,20 +88,37 @@ def _libraries() -> list[ArrayLibrary]:
     return found
 
 
-def _crossings(console: Console, libraries: list[ArrayLibrary]) -> None:
+def _crossings(console: Console, libraries: list[ArrayLibrary]) -> list[str]:
+    """Prints the matrix; returns a line for each crossing that fails."""
     if len(libraries) < 2:
         console.print("\nNo crossings: only NumPy's arrays are here.")
-        return
+        return []
     console.print("\nArrays of 100 000 floats from one library (row) into another (column):")
     table = Table("", *[library.name for library in libraries])
+    broken: list[str] = []
     for source in libraries:
-        cells = ["" if source is target else _crossing(source, target) for target in libraries]
+        cells = []
+        for target in libraries:
+            try:
+                cells.append("" if source is target else _crossing(source, target))
+            except Exception as error:  # one that fails is what a reader of this report looks for
+                cells.append("fails")
+                broken.append(_blocked(source.name, target.name, error))
         table.add_row(source.name, *cells)
     console.print(table)
     console.print(
         "JAX on a CPU shares memory that starts at a multiple of 64 bytes (PyTorch's does), and copies other "
         "memory (NumPy's mostly). NumPy shares the memory of JAX and PyTorch on a CPU for each dtype that it has."
     )
+    return broken
+
+
+def _blocked(source: str, target: str, error: Exception) -> str:
+    line = f"An array of {source} does not get into {target} ({type(error).__name__}: {error})."
+    if source == "jax" and sys.modules["jax"].default_backend() != "cpu":
+        # What comes from NumPy goes to JAX's default device, which NumPy cannot read.
+        return f"{line} Keep JAX on the CPU: export JAX_PLATFORMS=cpu"
+    return f"{line} Please report it, with this page."
 
 
 def _crossing(source: ArrayLibrary, target: ArrayLibrary) -> str:

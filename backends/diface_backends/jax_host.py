@@ -17,7 +17,8 @@ import threading
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from typing import Any
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
 
 import jax
 import jax.core
@@ -51,6 +52,7 @@ __all__ = ["JAXHost"]
 
 _STAGED = (partial_eval.DynamicJaxprTracer, partial_eval.JaxprTracer)
 _LOST = -1
+T = TypeVar("T")
 
 
 class JAXHost(Host):
@@ -149,8 +151,20 @@ def _varying_alike(arrays: Sequence[Any]) -> Sequence[Any]:
 
 
 def _out_specs(function: ForeignFunction) -> tuple[ArraySpec, ...]:
-    with jax.ensure_compile_time_eval():  # a trial run of the guest must not be traced into our own program
+    if function.skeleton in function.root.specs:
         return function.out_specs
+    return _apart(lambda: function.out_specs)
+
+
+def _apart(compute: Callable[[], T]) -> T:
+    """``compute()`` in a thread of its own, where JAX is tracing nothing.
+
+    To find the shapes of its results a guest may run its function; JAX arrays made on the way must not
+    become part of the program that is being traced here. (``jax.ensure_compile_time_eval`` does not
+    reach through the rules of primitives.)
+    """
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(compute).result()
 
 
 @foreign_p.def_abstract_eval
@@ -287,8 +301,8 @@ def _with_zeros(tys: Sequence[Any], outs: Sequence[Any], specs: Sequence[ArraySp
 
 
 def _gradient_suffices(function: ForeignFunction) -> bool:
-    with jax.ensure_compile_time_eval():
-        return gradient_suffices(function)
+    _out_specs(function)
+    return gradient_suffices(function)
 
 
 def _inner(gs: Sequence[Any], tangents: Sequence[Any]) -> Any:
@@ -307,7 +321,7 @@ def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, function: ForeignFu
     if active and any(isinstance(x, jax.core.Tracer) for x in primals) and _gradient_suffices(function):
         # One call gives both, and all that is kept is the gradient: an array like any other. (Eagerly, the
         # inner product alone costs more than a ticket.)
-        n = len(function.out_specs)
+        n = len(_out_specs(function))
         both = foreign_p.bind(*primals, function=WithGradient(function))
         outs, tys = both[:n], [_inner(both[n:], active)]
     elif any(isinstance(t, _STAGED) for t in active):
@@ -315,10 +329,10 @@ def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, function: ForeignFu
         *outs, ticket = linearize_p.bind(*primals, function=function)
         tys = push_p.bind(ticket, *primals, *active, function=function)
     else:
-        n = len(function.out_specs)
+        n = len(_out_specs(function))
         both = foreign_p.bind(*primals, *active, function=Joint(function))
         outs, tys = both[:n], both[n:]
-    return outs, _with_zeros(tys, outs, function.out_specs)
+    return outs, _with_zeros(tys, outs, _out_specs(function))
 
 
 ad.primitive_jvps[foreign_p] = _jvp
@@ -399,6 +413,7 @@ def _mapped(xs: Sequence[Any], axes: Sequence[Any]) -> tuple[list[Any], tuple[bo
 
 def _foreign_batch(xs: Sequence[Any], axes: Sequence[Any], *, function: ForeignFunction) -> Any:
     xs, flags, size = _mapped(xs, axes)
+    _out_specs(function)
     outs = foreign_p.bind(*xs, function=Batched(function, flags, size))
     if size == 0:
         return outs, [0] * len(outs)

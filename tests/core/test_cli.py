@@ -97,8 +97,34 @@ def test_a_broken_engine_leaves_the_others(name: str) -> None:
     assert done.returncode == 1, done.stdout + done.stderr
     shown = " ".join(done.stdout.split())
     assert "libgone.so is not there" in shown
-    assert ("pip install --force-reinstall" if name == "doctor" else "All engines that load agree.") in shown
-    assert "does not load" in shown
+    assert ("pip install --force-reinstall" if name == "doctor" else "All engines that work here agree.") in shown
+    assert ("does not load" if name == "doctor" else "does not work here: autograd") in shown
+    assert "Traceback" not in done.stderr
+
+
+UNREADABLE = """
+import sys
+from diface._exchange import NumpyLibrary
+from diface_backends.jax_arrays import JAXLibrary
+def refuse(self, x):
+    raise BufferError("Unsupported device in DLTensor.")
+JAXLibrary.to_numpy = lambda self, x: None  # as for arrays on a GPU
+NumpyLibrary.from_dlpack = refuse
+import diface._tour as tour
+tour._ENGINES = ("jax", "complex_step")
+from diface.__main__ import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.parametrize("name", ["tour", "doctor"])
+def test_a_crossing_that_fails_is_reported(name: str) -> None:
+    need(*TOUR_NEEDS, "jax")
+    done = command(name, code=UNREADABLE)
+    assert done.returncode == 1, done.stdout + done.stderr
+    shown = " ".join(done.stdout.split())
+    assert "(BufferError: Unsupported device in DLTensor.)" in shown
+    assert ("An array of jax does not get into numpy" if name == "doctor" else "does not work here: jax") in shown
     assert "Traceback" not in done.stderr
 
 
